@@ -1,0 +1,255 @@
+"""The partner API: takes requests, answers at once."""
+
+import base64
+import binascii
+import re
+from typing import Any
+
+from aws_lambda_powertools.event_handler import APIGatewayRestResolver, Response
+from aws_lambda_powertools.utilities.typing import LambdaContext
+from sluiceway import bootstrap
+from sluiceway.bootstrap import ApiDeps
+from sluiceway.domain.errors import (
+    InvalidRequestError,
+    MethodNotAllowedError,
+    PayloadTooLargeError,
+    RouteNotFoundError,
+    SluicewayError,
+    UnsupportedMediaTypeError,
+)
+from sluiceway.domain.freshness import CacheEntry
+from sluiceway.domain.request import MAX_BODY_BYTES, parse_submit
+from sluiceway.http import Reply, hit_reply, job_reply, problem
+from sluiceway.telemetry import trace_header
+from sluiceway.usecases.authorize import Caller
+from sluiceway.usecases.get_job import get_job, result_of
+from sluiceway.usecases.submit_job import Hit, Origin, submit_job
+
+METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
+_JSON_TYPES = frozenset(
+    {"", "application/json", "application/octet-stream", "application/x-www-form-urlencoded"}
+)
+"""curl calls a body a form unless it is told otherwise, and gateways call one that they took for
+binary an octet-stream; what counts is that it is JSON."""
+
+app = APIGatewayRestResolver()
+
+
+def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
+    """Answers an API Gateway proxy event."""
+    return handle(event, context, bootstrap.api_deps())
+
+
+def handle(event: dict[str, Any], context: LambdaContext, deps: ApiDeps) -> dict[str, Any]:
+    """Routes the request; whatever goes wrong becomes problem+json. Clears what it kept of it."""
+    headers = {name.lower(): value for name, value in (event.get("headers") or {}).items()}
+    request_id = event["requestContext"]["requestId"]
+    with deps.telemetry.invocation(context, headers.get("x-correlation-id", "")[:128]):
+        app.append_context(deps=deps, headers=headers, request_id=request_id)  # type: ignore[no-untyped-call]
+        answer: dict[str, Any] = app.resolve(event, context)
+        return answer
+
+
+# ------------------------------------------------------------------------------------ routes
+
+
+@app.get("/health")
+def health() -> Response[str]:
+    """Whether the API answers; needs no key."""
+    return _response(Reply(200, {"status": "ok"}, {}))
+
+
+@app.post("/jobs")
+def post_job() -> Response[str]:
+    """Submits a job, or finds its result."""
+    deps = _deps()
+    caller = _caller()
+    caller.require("submit")
+    _refuse_unknown_parameters()
+    request = parse_submit(_body())
+    correlation_id = _correlation_id()
+    outcome = submit_job(
+        request,
+        caller,
+        Origin(app.context["request_id"], correlation_id, trace_header()),
+        catalogue=deps.catalogue,
+        jobs=deps.jobs,
+        cache=deps.cache,
+        payloads=deps.payloads,
+        queue=deps.queue,
+        clock=deps.clock,
+        randomness=deps.randomness,
+    )
+    if isinstance(outcome, Hit):
+        entry = outcome.entry
+        deps.telemetry.event("cache_hit", model=request.model, tenant=caller.tenant)
+        return _response(
+            hit_reply(
+                entry,
+                result_of(entry.result, payloads=deps.payloads),
+                base_path=_base_path(),
+                now_ms=deps.clock.now_ms(),
+            )
+        )
+    deps.telemetry.event(
+        "job_deduplicated" if outcome.deduplicated else "job_submitted", outcome.job
+    )
+    return _response(
+        job_reply(202, outcome.job, None, base_path=_base_path(), deduplicated=outcome.deduplicated)
+    )
+
+
+@app.get("/jobs/<job_id>")
+def get_one_job(job_id: str) -> Response[str]:
+    """A job with its result."""
+    deps = _deps()
+    caller = _caller()
+    caller.require("read")
+    _refuse_unknown_parameters()
+    fetched = get_job(
+        job_id,
+        caller,
+        catalogue=deps.catalogue,
+        jobs=deps.jobs,
+        cache=deps.cache,
+        payloads=deps.payloads,
+        clock=deps.clock,
+    )
+    found = fetched.found
+    if isinstance(found, CacheEntry):
+        return _response(
+            hit_reply(
+                found,
+                fetched.result or b"{}",
+                base_path=_base_path(),
+                now_ms=deps.clock.now_ms(),
+            )
+        )
+    return _response(job_reply(200, found, fetched.result, base_path=_base_path()))
+
+
+_ALLOWED = {"/health": ("GET",), "/jobs": ("POST",), "/jobs/<job_id>": ("GET",)}
+
+
+def _refuse_method(allowed: tuple[str, ...]) -> Any:
+    def refuse(**_: str) -> Response[str]:
+        return _problem(
+            MethodNotAllowedError("This path doesn't have this method."), Allow=", ".join(allowed)
+        )
+
+    return refuse
+
+
+for _path, _methods in _ALLOWED.items():
+    app.route(_path, method=[method for method in METHODS if method not in _methods])(
+        _refuse_method(_methods)
+    )
+
+
+@app.not_found
+def no_route(_: Exception) -> Response[str]:
+    """An unknown path."""
+    return _problem(RouteNotFoundError("There is no such path."))
+
+
+@app.exception_handler(SluicewayError)  # type: ignore[untyped-decorator]
+def refused(error: SluicewayError) -> Response[str]:
+    """What the use cases raise on purpose."""
+    _deps().telemetry.event("request_refused", code=error.code)
+    return _problem(error)
+
+
+@app.exception_handler(Exception)  # type: ignore[untyped-decorator]
+def unexpected(error: Exception) -> Response[str]:
+    """The boundary: a traceback is no answer, and its text may hold a prompt."""
+    _deps().telemetry.error("unexpected_error", error)
+    return _problem(SluicewayError(_UNEXPECTED))
+
+
+_UNEXPECTED = "Something failed on our side. The same request may be sent again."
+
+
+# ------------------------------------------------------------------------------------ request
+
+
+def _deps() -> ApiDeps:
+    deps: ApiDeps = app.context["deps"]
+    return deps
+
+
+def _caller() -> Caller:
+    """Whom the authorizer let in; its context arrives as strings."""
+    context = app.current_event.raw_event["requestContext"].get("authorizer") or {}
+    return Caller(
+        tenant=context.get("tenant") or "",
+        scopes=frozenset((context.get("scopes") or "").split()),
+        key_id=context.get("key_id") or "",
+    )
+
+
+def _body() -> bytes:
+    """The decoded body, JSON by its declared type and of bearable size."""
+    media_type, _, parameters = app.context["headers"].get("content-type", "").partition(";")
+    media_type = media_type.strip().lower()
+    if media_type not in _JSON_TYPES and not media_type.endswith("+json"):
+        raise UnsupportedMediaTypeError("Send JSON as application/json.")
+    charset = re.search(r'charset="?([^";]+)', parameters, re.IGNORECASE)
+    if charset and charset[1].strip().lower() not in {"utf-8", "utf8", "us-ascii"}:
+        raise UnsupportedMediaTypeError("Send JSON as UTF-8.")
+    raw = app.current_event.raw_event
+    text: str = raw.get("body") or ""
+    if len(text) > 2 * MAX_BODY_BYTES:
+        raise PayloadTooLargeError(f"The body may be {MAX_BODY_BYTES} bytes at most.")
+    if not raw.get("isBase64Encoded"):
+        return text.encode("utf-8", "surrogatepass")
+    try:
+        return base64.b64decode(text, validate=True)
+    except binascii.Error as error:
+        raise InvalidRequestError("The body is not base64.") from error
+
+
+def _correlation_id() -> str:
+    given: str | None = app.context["headers"].get("x-correlation-id")
+    if given is None:
+        return str(app.context["request_id"])
+    if not re.fullmatch(r"[\x21-\x7e]{1,128}", given):
+        raise InvalidRequestError("X-Correlation-Id is 1 to 128 visible ASCII characters.")
+    return given
+
+
+def _refuse_unknown_parameters() -> None:
+    """A parameter that we don't know may change what the client expects, so it isn't ignored."""
+    given = app.current_event.raw_event.get("queryStringParameters") or {}
+    if given:
+        names = ", ".join(sorted(name[:32] for name in given))
+        raise InvalidRequestError(f"This path takes no parameter {names}.")
+
+
+def _base_path() -> str:
+    """What stands before our paths: the stage, or whatever a custom domain maps to it."""
+    raw = app.current_event.raw_event
+    full: str = raw["requestContext"].get("path") or raw["path"]
+    return full.removesuffix(raw["path"].rstrip("/")).rstrip("/")
+
+
+# ------------------------------------------------------------------------------------ reply
+
+
+def _problem(error: SluicewayError, **headers: str) -> Response[str]:
+    return _response(problem(error, app.context["request_id"], **headers))
+
+
+def _response(reply: Reply) -> Response[str]:
+    given = app.context["headers"].get("x-correlation-id", "")
+    correlation_id = given if re.fullmatch(r"[\x21-\x7e]{1,128}", given) else ""
+    return Response(
+        status_code=reply.status,
+        content_type=reply.content_type,
+        body=reply.serialised(),
+        headers={
+            **reply.headers,
+            "X-Request-Id": app.context["request_id"],
+            "X-Correlation-Id": correlation_id or app.context["request_id"],
+            "Cache-Control": "no-store",
+        },
+    )

@@ -1,0 +1,49 @@
+"""The worker: takes a job's message from a lane and runs the job."""
+
+from typing import Any
+
+from aws_lambda_powertools.utilities.typing import LambdaContext
+from sluiceway import bootstrap
+from sluiceway.adapters.sqs_queue import read_body
+from sluiceway.bootstrap import RunDeps
+from sluiceway.usecases.run_job import Acknowledge, Decision, Delivery, GiveBack, run_job
+
+
+def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
+    """Answers an SQS event with the messages that are to stay in the queue."""
+    return handle(event, context, bootstrap.run_deps())
+
+
+def handle(event: dict[str, Any], context: LambdaContext, deps: RunDeps) -> dict[str, Any]:
+    """One record at a time; one that fails unexpectedly comes back when its visibility ends."""
+    failures = []
+    for record in event["Records"]:
+        try:
+            decision = _run(record, context, deps)
+            if isinstance(decision, Acknowledge):
+                continue
+            lane = deps.lane_of_queue[record["eventSourceARN"].rsplit(":", 1)[-1]]
+            deps.queue.give_back(lane, record["receiptHandle"], decision.delay_s)
+        except Exception as error:  # noqa: BLE001 - the boundary: one bad record mustn't take others along
+            deps.telemetry.error("unexpected_error", error)
+        failures.append({"itemIdentifier": record["messageId"]})
+    return {"batchItemFailures": failures}
+
+
+def _run(record: dict[str, Any], context: LambdaContext, deps: RunDeps) -> Decision:
+    work = read_body(record["body"])
+    with deps.telemetry.invocation(context):
+        if work is None:
+            deps.telemetry.event("message_unreadable", message_id=record["messageId"])
+            return GiveBack()
+        tenant, job_id = work
+        return run_job(
+            Delivery(
+                tenant=tenant,
+                job_id=job_id,
+                receives=int(record["attributes"]["ApproximateReceiveCount"]),
+                function_ends_ms=deps.worker.clock.now_ms()
+                + context.get_remaining_time_in_millis(),
+            ),
+            deps.worker,
+        )

@@ -1,0 +1,1 @@
+"""Sluiceway: an asynchronous gateway for expensive, rate-limited AI models."""

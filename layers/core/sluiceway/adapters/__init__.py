@@ -1,0 +1,1 @@
+"""One module for each pair of port and technology."""

@@ -1,0 +1,257 @@
+"""DynamoDB's dialect in one place: items, expressions, transactions and their refusals."""
+
+import random
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from boto3.dynamodb.types import Binary, TypeDeserializer, TypeSerializer
+from botocore.exceptions import ClientError
+
+from sluiceway.domain.errors import StoreBusyError
+
+if TYPE_CHECKING:
+    from mypy_boto3_dynamodb import DynamoDBClient
+
+Item = dict[str, Any]
+
+MAX_TRIES = 8
+"""Of a write that others get in the way of; with the pauses below about two seconds."""
+
+_PAUSE_BASE_S = 0.02
+_PAUSE_MAX_S = 0.5
+
+_BUSY = frozenset(
+    {
+        "TransactionConflict",
+        "TransactionConflictException",
+        "TransactionInProgressException",
+        "ProvisionedThroughputExceeded",
+        "ProvisionedThroughputExceededException",
+        "ThrottlingError",
+        "ThrottlingException",
+        "RequestLimitExceeded",
+    }
+)
+
+_WORDS = frozenset(
+    {
+        *("SET", "REMOVE", "ADD", "DELETE", "AND", "OR", "NOT", "IN", "BETWEEN"),
+        *("attribute_exists", "attribute_not_exists", "if_not_exists"),
+        *("begins_with", "contains", "size", "list_append"),
+    }
+)
+
+_serializer = TypeSerializer()
+_deserializer = TypeDeserializer()
+
+
+# ------------------------------------------------------------------------------------ items
+
+
+def to_item(values: Mapping[str, Any]) -> Item:
+    """Attributes as DynamoDB takes them, by boto3's own serializer; None is left out."""
+    return {
+        name: _serializer.serialize(value) for name, value in values.items() if value is not None
+    }
+
+
+def from_item(item: Item) -> dict[str, Any]:
+    """Plain values: integers, not Decimals; bytes, not Binary."""
+    return {name: _plain(_deserializer.deserialize(value)) for name, value in item.items()}
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case Binary():
+            return bytes(value.value)  # type: ignore[attr-defined]  # the stubs leave it out
+        case dict():
+            return {name: _plain(item) for name, item in value.items()}
+        case list():
+            return [_plain(item) for item in value]
+        case bool() | str() | bytes() | None:
+            return value
+        case set():
+            return {_plain(item) for item in value}
+    return int(value)
+
+
+# ------------------------------------------------------------------------------------ expressions
+
+
+@lru_cache(maxsize=256)
+def _names(text: str) -> dict[str, str]:
+    """The names behind the `#aliases` of an expression.
+
+    Raises ValueError for a bare word: DynamoDB reserves 573 of them, emulators reserve others.
+    """
+    bare = set(re.findall(r"(?<![#:\w])[A-Za-z_]\w*", text)) - _WORDS
+    if bare:
+        raise ValueError(f"expression with bare names: {sorted(bare)}")
+    return {alias: alias[1:] for alias in re.findall(r"#\w+", text)}
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """One write to one item, alone or within a transaction.
+
+    `update` and `condition` say `#name` for the attribute `name`, `:value` for `values["value"]`.
+    A write with `item` puts, with `update` updates, with neither deletes.
+    """
+
+    table: str
+    key: Mapping[str, str]
+    condition: str | None = None
+    values: Mapping[str, Any] | None = None
+    update: str | None = None
+    item: Mapping[str, Any] | None = None
+
+    def request(self) -> tuple[str, dict[str, Any]]:
+        """The name of its action within TransactWriteItems, and the action."""
+        text = f"{self.update or ''} {self.condition or ''}"
+        request: dict[str, Any] = {"TableName": self.table}
+        if self.item is not None:
+            action, request["Item"] = "Put", to_item(self.item)
+        else:
+            action = "Delete" if self.update is None else "Update"
+            request["Key"] = to_item(self.key)
+        if self.update is not None:
+            request["UpdateExpression"] = self.update
+        if self.condition is not None:
+            request["ConditionExpression"] = self.condition
+            request["ReturnValuesOnConditionCheckFailure"] = "ALL_OLD"
+        if names := _names(text):
+            request["ExpressionAttributeNames"] = names
+        used = {
+            name: value
+            for name, value in (self.values or {}).items()
+            if re.search(rf":{name}\b", text)
+        }
+        if used:
+            request["ExpressionAttributeValues"] = {
+                f":{name}": _serializer.serialize(value) for name, value in used.items()
+            }
+        return action, request
+
+
+def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The update expression that makes `old` into `new`, and its values; None removes."""
+    differing = [name for name in new if new[name] != old.get(name)]
+    sets = [name for name in differing if new[name] is not None]
+    removes = [name for name in differing if new[name] is None]
+    parts = []
+    if sets:
+        parts.append("SET " + ", ".join(f"#{name} = :new_{name}" for name in sets))
+    if removes:
+        parts.append("REMOVE " + ", ".join(f"#{name}" for name in removes))
+    return " ".join(parts), {f"new_{name}": new[name] for name in sets}
+
+
+# ------------------------------------------------------------------------------------ writing
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A condition that didn't hold, and the item as it was then; None when there was no item."""
+
+    old: dict[str, Any] | None
+
+
+class Table:
+    """A client with the patience that contended items need."""
+
+    def __init__(
+        self,
+        client: "DynamoDBClient",
+        *,
+        pause: Callable[[float], None] = time.sleep,
+        rand: Callable[[], float] = random.random,
+    ) -> None:
+        """`pause` waits that many seconds; `rand` is in [0, 1)."""
+        self.client = client
+        self._pause = pause
+        self._rand = rand
+
+    def read(self, table: str, key: Mapping[str, str]) -> dict[str, Any] | None:
+        """The item, read consistently."""
+        answer = self.client.get_item(TableName=table, Key=to_item(key), ConsistentRead=True)
+        item = answer.get("Item")
+        return None if item is None else from_item(item)
+
+    def transact(
+        self, writes: Sequence[Write], *, tries: int = MAX_TRIES
+    ) -> list[Refusal | None] | None:
+        """Writes all or nothing.
+
+        None when it is written; else for each write the refusal of its condition, or None when it
+        wasn't at fault. Conflicts and throttles are tried again, `tries` times in all; then
+        StoreBusyError. Two writes to one item are refused here, as DynamoDB does and emulators
+        don't: ValueError.
+        """
+        places = [(write.table, tuple(sorted(write.key.items()))) for write in writes]
+        if len(set(places)) != len(places):
+            raise ValueError("two writes of one transaction touch the same item")
+        actions: Any = [
+            {action: request} for action, request in (write.request() for write in writes)
+        ]
+        for turn in range(tries):
+            if turn:
+                self._pause(self._rand() * min(_PAUSE_MAX_S, _PAUSE_BASE_S * 2**turn))
+            try:
+                self.client.transact_write_items(TransactItems=actions)
+            except ClientError as error:
+                refusals = _refusals(error)
+                if refusals is not None:
+                    return refusals
+            else:
+                return None
+        raise StoreBusyError("The tables are busy.", retry_after_s=1)
+
+    def write(self, write: Write) -> Refusal | None:
+        """One conditional write, tried again like a transaction. None when it is written."""
+        action, request = write.request()
+        call: Any = {
+            "Put": self.client.put_item,
+            "Update": self.client.update_item,
+            "Delete": self.client.delete_item,
+        }[action]
+        for turn in range(MAX_TRIES):
+            if turn:
+                self._pause(self._rand() * min(_PAUSE_MAX_S, _PAUSE_BASE_S * 2**turn))
+            try:
+                call(**request)
+            except ClientError as error:
+                code = error.response["Error"]["Code"]
+                if code == "ConditionalCheckFailedException":
+                    old: Any = error.response.get("Item")
+                    return Refusal(from_item(old) if old else None)
+                if code not in _BUSY:
+                    raise
+            else:
+                return None
+        raise StoreBusyError("The tables are busy.", retry_after_s=1)
+
+
+def _refusals(error: ClientError) -> list[Refusal | None] | None:
+    """Why a transaction was cancelled; None when it is worth another try. Raises anything else."""
+    response: Any = error.response
+    code = response["Error"]["Code"]
+    if code in _BUSY:
+        return None
+    if code != "TransactionCanceledException":
+        raise error
+    reasons = response.get("CancellationReasons", [])
+    codes = [reason.get("Code") for reason in reasons]
+    if "ConditionalCheckFailed" in codes:
+        return [
+            Refusal(from_item(reason["Item"]) if reason.get("Item") else None)
+            if reason.get("Code") == "ConditionalCheckFailed"
+            else None
+            for reason in reasons
+        ]
+    if any(one in _BUSY for one in codes):
+        return None
+    raise error

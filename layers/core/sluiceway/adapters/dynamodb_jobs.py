@@ -1,0 +1,409 @@
+"""Jobs, claims, leases and counters in DynamoDB (port JobStore).
+
+Coordination rows, by `coordination_key`:
+    claim#<job key>             job_id, ends_at_epoch_ms
+    lease#<cache key>           job_id, token, fence, ends_at_epoch_ms
+    tenant#<tenant>#<shard>     in_flight
+"""
+
+import dataclasses
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sluiceway.adapters.dynamodb import Refusal, Table, Write, changes
+from sluiceway.adapters.dynamodb_cache import entry_values
+from sluiceway.domain.errors import StoreBusyError
+from sluiceway.domain.freshness import CacheEntry
+from sluiceway.domain.job import (
+    CLAIM_OUTLIVES_DEADLINE_MS,
+    OPEN,
+    Job,
+    JobError,
+    JobStatus,
+    due_shard,
+)
+from sluiceway.domain.lease import CLOCK_SKEW_MS, ROW_OUTLIVES_LEASE_S, Lease, is_free
+from sluiceway.domain.payload import Payload
+from sluiceway.ports import (
+    Applied,
+    CapReached,
+    Claimed,
+    Clock,
+    LeaseHeld,
+    Moved,
+    Started,
+    Submitted,
+)
+
+_SETTLING = frozenset({JobStatus.COMPLETED, JobStatus.FAILED, JobStatus.CANCELLED})
+_NESTED = frozenset({"input", "result", "error", "last_errors", "status", "metadata"})
+_MAX_LEASE_GUESSES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class TableNames:
+    """Physical names of the tables."""
+
+    jobs: str
+    cache: str
+    coordination: str
+
+
+class DynamoDBJobs:
+    """Weakness: a tenant's submits meet at its counter rows, and their conflicts are waited out."""
+
+    def __init__(
+        self,
+        table: Table,
+        names: TableNames,
+        *,
+        clock: Clock,
+        rand: Callable[[], float] = random.random,
+    ) -> None:
+        """`rand`, in [0, 1), picks the counter shard that a submit tries first."""
+        self._table = table
+        self._names = names
+        self._clock = clock
+        self._rand = rand
+
+    def get(self, tenant: str, job_id: str) -> Job | None:
+        """See JobStore."""
+        values = self._table.read(self._names.jobs, _job_key(tenant, job_id))
+        return None if values is None else _job_of(values)
+
+    # ------------------------------------------------------------------ submit
+
+    def submit(
+        self, job: Job, *, shard_caps: Sequence[int], replacing: str | None = None
+    ) -> Submitted | Claimed | CapReached:
+        """See JobStore."""
+        # Equal requests race for the claim, a tenant's requests for its counter:
+        #   A: job, claim, counter ──────────────> written
+        #   B:      claim is A's ────────────────> refused, the old claim names A's job
+        first = int(self._rand() * len(shard_caps))
+        for step in range(len(shard_caps)):
+            shard = (first + step) % len(shard_caps)
+            outcome = self._submit_in(
+                replace(job, counter_shard=shard), shard_caps[shard], replacing
+            )
+            if outcome is not None:
+                return outcome
+        # Every shard was full; but an equal job may have come in meanwhile, and it answers better.
+        claim = self._table.read(self._names.coordination, _claim_key(job))
+        if claim is not None and self._claim_holds(claim, job, replacing):
+            return Claimed(claim["job_id"])
+        return CapReached()
+
+    def _submit_in(self, job: Job, cap: int, replacing: str | None) -> Submitted | Claimed | None:
+        """Tries one counter shard; None when it is full."""
+        now_ms = self._clock.now_ms()
+        claim_ends_ms = job.deadline_epoch_ms + CLAIM_OUTLIVES_DEADLINE_MS
+        writes = [
+            Write(
+                self._names.jobs,
+                _job_key(job.tenant, job.job_id),
+                item=_values_of(job),
+                condition="attribute_not_exists(#job_id)",
+            ),
+            Write(
+                self._names.coordination,
+                _claim_key(job),
+                item=_claim_key(job)
+                | {
+                    "job_id": job.job_id,
+                    "ends_at_epoch_ms": claim_ends_ms,
+                    "ttl_epoch_s": claim_ends_ms // 1000,
+                },
+                condition=(
+                    "attribute_not_exists(#job_id) OR #ends_at_epoch_ms < :now"
+                    + (" OR #job_id = :replacing" if replacing else "")
+                ),
+                values={"now": now_ms, "replacing": replacing},
+            ),
+            Write(
+                self._names.coordination,
+                _counter_key(job),
+                update="ADD #in_flight :one",
+                condition="attribute_not_exists(#in_flight) OR #in_flight < :cap",
+                values={"one": 1, "cap": cap},
+            ),
+        ]
+        try:
+            refusals = self._table.transact(writes)
+        except StoreBusyError:
+            # The conflict may be an equal request's that is in by now.
+            claim = self._table.read(self._names.coordination, _claim_key(job))
+            if claim is None or not self._claim_holds(claim, job, replacing):
+                raise
+            return Submitted(job) if claim["job_id"] == job.job_id else Claimed(claim["job_id"])
+        if refusals is None:
+            return Submitted(job)
+        _, claim_refusal, _ = refusals
+        if refusals[0] is not None or (claim_refusal and self._owns(claim_refusal, job)):
+            # Our own write, whose reply was lost: the id is random, so nobody else's is there.
+            return Submitted(self.get(job.tenant, job.job_id) or job)
+        if claim_refusal is not None:
+            old = claim_refusal.old or self._table.read(self._names.coordination, _claim_key(job))
+            if old is None:
+                raise StoreBusyError("The claim was closed meanwhile.", retry_after_s=1)
+            return Claimed(old["job_id"])
+        return None
+
+    @staticmethod
+    def _owns(refusal: Refusal, job: Job) -> bool:
+        return refusal.old is not None and refusal.old.get("job_id") == job.job_id
+
+    def _claim_holds(self, claim: Mapping[str, Any], job: Job, replacing: str | None) -> bool:
+        if claim["job_id"] == job.job_id:
+            return True
+        ended = claim["ends_at_epoch_ms"] < self._clock.now_ms()
+        return not ended and claim["job_id"] != replacing
+
+    # ------------------------------------------------------------------ start
+
+    def start(
+        self,
+        job: Job,
+        *,
+        token: str,
+        lease_ms: int,
+        now_ms: int,
+        started: Callable[[int], Job],
+    ) -> Started | LeaseHeld | Moved:
+        """See JobStore."""
+        # The fence must be known before the write that raises it. The guess, that nobody else
+        # worked on this key since this job did, is right for a first run and for a retry; else the
+        # refusal brings the lease's row, and the second try knows.
+        known_fence = job.fence
+        for _ in range(_MAX_LEASE_GUESSES):
+            fence = max(known_fence, job.fence) + 1
+            new = started(fence)
+            lease = Lease(job.cache_key, token, fence, now_ms + lease_ms)
+            refusals = self._table.transact(
+                [
+                    self._job_write(job, new),
+                    self._lease_write(lease, job.job_id, known_fence, now_ms),
+                ]
+            )
+            if refusals is None:
+                return Started(new, lease)
+            job_refusal, lease_refusal = refusals
+            row = lease_refusal.old if lease_refusal else None
+            if row is not None and row.get("token") == token:
+                return Started(new, replace(lease, fence=row["fence"]))  # our own, reply lost
+            if lease_refusal is not None and row is not None and not _lease_free(row, now_ms):
+                return LeaseHeld(by_this_job=row["job_id"] == job.job_id)
+            if job_refusal is not None:
+                return Moved(self._seen(job_refusal, job))
+            known_fence = row["fence"] if row is not None else 0
+        return LeaseHeld(by_this_job=False)
+
+    def _lease_write(self, lease: Lease, job_id: str, known_fence: int, now_ms: int) -> Write:
+        """Owner, fence and end in one write: no second step is needed for safety."""
+        return Write(
+            self._names.coordination,
+            _lease_key(lease.cache_key),
+            update=(
+                "SET #job_id = :job, #token = :token, #fence = :fence, "
+                "#ends_at_epoch_ms = :ends, #ttl_epoch_s = :ttl"
+            ),
+            condition=(
+                "#fence = :known AND #ends_at_epoch_ms < :free_before"
+                if known_fence
+                else "attribute_not_exists(#fence)"
+            ),
+            values={
+                "job": job_id,
+                "token": lease.token,
+                "fence": lease.fence,
+                "ends": lease.ends_at_epoch_ms,
+                "ttl": lease.ends_at_epoch_ms // 1000 + ROW_OUTLIVES_LEASE_S,
+                "known": known_fence,
+                "free_before": now_ms - CLOCK_SKEW_MS,
+            },
+        )
+
+    # ------------------------------------------------------------------ the other transitions
+
+    def apply(
+        self,
+        old: Job,
+        new: Job,
+        *,
+        lease: Lease | None = None,
+        entry: CacheEntry | None = None,
+        give_up_at_ms: int | None = None,
+    ) -> Applied | Moved:
+        """See JobStore."""
+        core = [self._job_write(old, new)]
+        if lease is not None:
+            core.append(self._release_write(lease))
+        if entry is not None:
+            core.append(
+                Write(self._names.cache, {"cache_key": entry.cache_key}, item=entry_values(entry))
+            )
+        settling = self._settling_writes(old, new)
+        while True:
+            try:
+                refusals = self._table.transact(core + settling)
+            except StoreBusyError:
+                if give_up_at_ms is None:
+                    raise
+                if self._clock.now_ms() < give_up_at_ms:
+                    continue
+                return self._apply_unsettled(old, new, core[1:])
+            if refusals is None:
+                return Applied(new)
+            if any(refusals[: len(core)]):
+                return self._explain(refusals[0], old, new)
+            # The claim is gone or another's: it never stands in the way of a result.
+            settling = settling[1:]
+
+    def _apply_unsettled(self, old: Job, new: Job, rest: list[Write]) -> Applied | Moved:
+        """The last resort of a paid result: without claim and counter, which are marked as open."""
+        marked = replace(
+            new,
+            unsettled=True,
+            due_at_epoch_ms=self._clock.now_ms(),
+            due_shard=due_shard(new.job_id),
+        )
+        refusals = self._table.transact([self._job_write(old, marked), *rest])
+        return Applied(marked) if refusals is None else self._explain(refusals[0], old, marked)
+
+    def _explain(self, refusal: Refusal | None, old: Job, new: Job) -> Applied | Moved:
+        """A refused transition: ours after all, when the row is as we wrote it."""
+        current = self._seen(refusal, old) if refusal else self.get(old.tenant, old.job_id)
+        if current is not None and current.version == new.version:
+            return Applied(current)
+        return Moved(current)
+
+    def release(self, lease: Lease) -> None:
+        """See JobStore."""
+        self._table.write(self._release_write(lease))
+
+    def raise_lane(self, job: Job) -> bool:
+        """See JobStore."""
+        statuses = {f"open_{index}": status.value for index, status in enumerate(sorted(OPEN))}
+        refusal = self._table.write(
+            Write(
+                self._names.jobs,
+                _job_key(job.tenant, job.job_id),
+                update="SET #lane = :interactive",
+                condition=f"#lane = :batch AND #status IN ({', '.join(f':{s}' for s in statuses)})",
+                values={"interactive": "interactive", "batch": "batch", **statuses},
+            )
+        )
+        return refusal is None
+
+    # ------------------------------------------------------------------ single writes
+
+    def _job_write(self, old: Job, new: Job) -> Write:
+        """The difference, on the condition that the row is as `old` was read."""
+        update, values = changes(_values_of(old), _values_of(new))
+        status, fence, attempts_total = old.version
+        return Write(
+            self._names.jobs,
+            _job_key(old.tenant, old.job_id),
+            update=update,
+            condition=(
+                "#status = :old_status AND #fence = :old_fence "
+                "AND #attempts_total = :old_attempts_total"
+            ),
+            values={
+                **values,
+                "old_status": status.value,
+                "old_fence": fence,
+                "old_attempts_total": attempts_total,
+            },
+        )
+
+    def _release_write(self, lease: Lease) -> Write:
+        return Write(
+            self._names.coordination,
+            _lease_key(lease.cache_key),
+            update="SET #ends_at_epoch_ms = :over REMOVE #token",
+            condition="#token = :token AND #fence = :fence",
+            values={"over": 0, "token": lease.token, "fence": lease.fence},
+        )
+
+    def _settling_writes(self, old: Job, new: Job) -> list[Write]:
+        """Claim (first) and counter of a job that ends here."""
+        if not old.open or new.status not in {*_SETTLING, JobStatus.DEAD_LETTERED}:
+            return []
+        return [
+            Write(
+                self._names.coordination,
+                _claim_key(old),
+                condition="#job_id = :job",
+                values={"job": old.job_id},
+            ),
+            Write(
+                self._names.coordination,
+                _counter_key(old),
+                update="ADD #in_flight :minus_one",
+                values={"minus_one": -1},
+            ),
+        ]
+
+    def _seen(self, refusal: Refusal, job: Job) -> Job | None:
+        """The job in a refusal; read again where an emulator leaves it out."""
+        return _job_of(refusal.old) if refusal.old else self.get(job.tenant, job.job_id)
+
+
+# ------------------------------------------------------------------------------------ rows
+
+
+def _job_key(tenant: str, job_id: str) -> dict[str, str]:
+    return {"tenant": tenant, "job_id": job_id}
+
+
+def _claim_key(job: Job) -> dict[str, str]:
+    return {"coordination_key": f"claim#{job.job_key}"}
+
+
+def _lease_key(cache_key: str) -> dict[str, str]:
+    return {"coordination_key": f"lease#{cache_key}"}
+
+
+def _counter_key(job: Job) -> dict[str, str]:
+    return {"coordination_key": f"tenant#{job.tenant}#{job.counter_shard}"}
+
+
+def _lease_free(row: Mapping[str, Any], now_ms: int) -> bool:
+    """A row without an end is held: only its holder may end it."""
+    ends = row.get("ends_at_epoch_ms")
+    return ends is not None and is_free(ends, now_ms)
+
+
+_PLAIN = tuple(field.name for field in dataclasses.fields(Job) if field.name not in _NESTED)
+
+
+def _values_of(job: Job) -> dict[str, Any]:
+    """The row's attributes; every one is named, None means absent."""
+    values = {name: getattr(job, name) for name in _PLAIN}
+    values["status"] = job.status.value
+    values["metadata"] = job.metadata or None
+    values["input_inline"], values["input_ref"] = job.input.inline, job.input.ref
+    values["result_inline"] = job.result.inline if job.result else None
+    values["result_ref"] = job.result.ref if job.result else None
+    values["error"] = dataclasses.asdict(job.error) if job.error else None
+    values["last_errors"] = [dataclasses.asdict(error) for error in job.last_errors] or None
+    return values
+
+
+def _job_of(values: Mapping[str, Any]) -> Job:
+    plain = {name: values[name] for name in _PLAIN if name in values}
+    has_result = "result_inline" in values or "result_ref" in values
+    return Job(
+        **plain,
+        status=JobStatus(values["status"]),
+        metadata=values.get("metadata", {}),
+        input=Payload(values.get("input_inline"), values.get("input_ref")),
+        result=(
+            Payload(values.get("result_inline"), values.get("result_ref")) if has_result else None
+        ),
+        error=JobError(**values["error"]) if "error" in values else None,
+        last_errors=tuple(JobError(**error) for error in values.get("last_errors", ())),
+    )

@@ -1,0 +1,209 @@
+"""Vendors over HTTP (port VendorClient): the transport that all wire forms share.
+
+httpx has no total timeout: its read timeout starts again with every chunk, so a vendor that drips
+never ends. Here the whole call runs under `asyncio.timeout`, headers and name resolution included.
+"""
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sluiceway.adapters import anthropic_wire, openai_wire
+from sluiceway.domain import strict_json
+from sluiceway.domain.backoff import parse_retry_after
+from sluiceway.domain.errors import RejectedError, VendorError
+from sluiceway.ports import Clock, VendorAnswer, VendorCall
+
+if TYPE_CHECKING:
+    import httpx
+
+MAX_ANSWER_BYTES = 32 * 1024 * 1024
+POOL_TIMEOUT_S = 1.0
+WRITE_TIMEOUT_S = 10.0
+
+_WIRES: Mapping[str, Any] = {"openai": openai_wire, "anthropic": anthropic_wire}
+
+_RETRYABLE_STATUS = frozenset({408, 409, 425, 429})
+_QUOTA_CODES = frozenset({"insufficient_quota", "billing_hard_limit_reached", "billing_error"})
+
+
+@dataclass(frozen=True, slots=True)
+class _Reply:
+    """A whole HTTP reply."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class HttpVendors:
+    """One client for the process; no connection is kept between calls.
+
+    A connection that idled while Lambda had us frozen would fail in the middle of a paid call.
+    Weakness: each call pays for its own TLS handshake.
+    """
+
+    def __init__(
+        self,
+        *,
+        api_key: Callable[[str], str],
+        clock: Clock,
+        transport: "httpx.AsyncBaseTransport | None" = None,
+    ) -> None:
+        """`api_key` gives the secret of a name; `transport` replaces the network in tests."""
+        self._api_key = api_key
+        self._clock = clock
+        self._transport = transport
+        self._client: httpx.AsyncClient | None = None
+        self._runner: asyncio.Runner | None = None
+
+    def close(self) -> None:
+        """Ends the event loop; the next call starts another."""
+        if self._runner is not None:
+            if self._client is not None:
+                self._runner.run(self._client.aclose())
+            self._runner.close()
+        self._client = self._runner = None
+
+    def call(self, call: VendorCall) -> VendorAnswer:
+        """See VendorClient."""
+        wire = _WIRES.get(call.vendor.protocol)
+        if wire is None:
+            raise VendorError(
+                "vendor_rejected",
+                f"The protocol {call.vendor.protocol!r} is not supported.",
+                retryable=False,
+            )
+        secret = self._api_key(call.vendor.api_key_secret) if call.vendor.api_key_secret else ""
+        work = json.loads(call.body)
+        body = json.dumps(wire.request_body(call.model.vendor_model, work)).encode()
+        headers = {
+            **wire.request_headers(secret),
+            "content-type": "application/json",
+            "accept": "application/json",
+            "idempotency-key": call.idempotency_key,
+        }
+        url = call.vendor.base_url.rstrip("/") + wire.PATH
+
+        started_ms = self._clock.now_ms()
+        if self._runner is None:
+            self._runner = asyncio.Runner()
+        reply = self._runner.run(self._exchange(url, headers, body, call))
+        latency_ms = self._clock.now_ms() - started_ms
+        return _read(reply, wire, latency_ms, call, now_s=self._clock.now_ms() / 1000)
+
+    async def _exchange(
+        self, url: str, headers: dict[str, str], body: bytes, call: VendorCall
+    ) -> _Reply:
+        """One request and its whole reply. Raises VendorError for what keeps it from coming."""
+        import httpx  # noqa: PLC0415 - 0.3 s of start-up that hits and lost races don't need
+
+        if self._client is None:
+            self._client = httpx.AsyncClient(
+                transport=self._transport,
+                limits=httpx.Limits(max_keepalive_connections=0),
+                follow_redirects=False,
+                trust_env=False,
+                headers={"user-agent": "sluiceway"},
+            )
+        timeout = httpx.Timeout(
+            connect=call.vendor.connect_timeout_s,
+            read=call.timeout_s,
+            write=WRITE_TIMEOUT_S,
+            pool=POOL_TIMEOUT_S,
+        )
+        try:
+            async with (
+                asyncio.timeout(call.timeout_s),
+                self._client.stream(
+                    "POST", url, content=body, headers=headers, timeout=timeout
+                ) as response,
+            ):
+                chunks = bytearray()
+                async for chunk in response.aiter_bytes():
+                    chunks += chunk
+                    if len(chunks) > MAX_ANSWER_BYTES:
+                        raise VendorError(
+                            "result_too_large",
+                            f"The vendor's answer is over {MAX_ANSWER_BYTES} bytes.",
+                            retryable=False,
+                        )
+                return _Reply(response.status_code, response.headers, bytes(chunks))
+        except (TimeoutError, httpx.TimeoutException) as error:
+            raise VendorError(
+                "vendor_timeout",
+                f"The vendor didn't answer within {call.timeout_s:g} s.",
+                retryable=True,
+            ) from error
+        except httpx.HTTPError as error:
+            # The text of such an error may hold the URL or a header.
+            raise VendorError(
+                "vendor_unavailable",
+                f"The connection to the vendor failed ({type(error).__name__}).",
+                retryable=True,
+            ) from error
+        except (httpx.InvalidURL, UnicodeError, ValueError) as error:
+            raise VendorError(
+                "vendor_rejected",
+                f"The request can't be sent ({type(error).__name__}): check base_url and secret.",
+                retryable=False,
+            ) from None
+
+
+def _read(
+    reply: _Reply, wire: Any, latency_ms: int, call: VendorCall, *, now_s: float
+) -> VendorAnswer:
+    """The answer in a reply. Raises VendorError for everything that isn't one."""
+    request_id = reply.headers.get(wire.REQUEST_ID_HEADER)
+    try:
+        document = strict_json.parse(reply.body)
+    except RejectedError:
+        document = None
+    if reply.status != 200:  # noqa: PLR2004
+        raise _refusal(reply, wire.error_code(document), call, request_id, now_s=now_s)
+    if not isinstance(document, dict) or "error" in document:
+        raise VendorError(
+            "vendor_bad_response",
+            "The vendor answered 200, but not with an answer.",
+            retryable=False,
+            http_status=200,
+            vendor_request_id=request_id,
+        )
+    try:
+        return wire.answer(document, latency_ms=latency_ms, request_id=request_id)  # type: ignore[no-any-return]
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+        raise VendorError(
+            "vendor_bad_response",
+            "The vendor's answer lacks what its protocol promises.",
+            retryable=False,
+            http_status=200,
+            vendor_request_id=request_id,
+        ) from error
+
+
+def _refusal(
+    reply: _Reply, vendor_code: str, call: VendorCall, request_id: str | None, *, now_s: float
+) -> VendorError:
+    """The kind of an error reply; its text is left out, since vendors repeat the prompt in it."""
+    status = reply.status
+    retryable = status in _RETRYABLE_STATUS or status >= 500  # noqa: PLR2004
+    if vendor_code in _QUOTA_CODES:
+        code, retryable = "vendor_quota_exhausted", False
+    elif status in {401, 403}:
+        code = "vendor_auth_failed"
+    elif status == 429:  # noqa: PLR2004
+        code = "vendor_rate_limited"
+    elif retryable:
+        code = "vendor_timeout" if status in {408, 504} else "vendor_unavailable"
+    else:
+        code = "vendor_rejected"
+    return VendorError(
+        code,
+        f"The vendor answered {status}" + (f" ({vendor_code})." if vendor_code else "."),
+        retryable=retryable,
+        http_status=status,
+        retry_after_s=parse_retry_after(reply.headers, now_s=now_s, max_s=call.retry_after_max_s),
+        vendor_request_id=request_id,
+    )

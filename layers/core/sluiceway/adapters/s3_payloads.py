@@ -1,0 +1,32 @@
+"""Big payloads in S3 (port PayloadStore)."""
+
+from typing import TYPE_CHECKING
+
+from botocore.exceptions import ClientError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mypy_boto3_s3 import S3Client
+
+
+class S3Payloads:
+    """The client is made on first use: most requests never need it, and it costs start-up time."""
+
+    def __init__(self, client: "Callable[[], S3Client]", bucket: str) -> None:
+        """`client` gives the client, the same each time."""
+        self._client = client
+        self._bucket = bucket
+
+    def put(self, name: str, data: bytes) -> None:
+        """See PayloadStore."""
+        self._client().put_object(Bucket=self._bucket, Key=name, Body=data)
+
+    def get(self, name: str) -> bytes:
+        """See PayloadStore."""
+        try:
+            return self._client().get_object(Bucket=self._bucket, Key=name)["Body"].read()
+        except ClientError as error:
+            if error.response["Error"]["Code"] == "NoSuchKey":
+                raise KeyError(name) from error
+            raise

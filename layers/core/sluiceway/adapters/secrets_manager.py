@@ -1,0 +1,31 @@
+"""The vendors' API keys from Secrets Manager, kept for a while in the process."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from sluiceway.ports import Clock
+
+if TYPE_CHECKING:
+    from mypy_boto3_secretsmanager import SecretsManagerClient
+
+KEPT_MS = 300_000
+"""A rotated key is honoured after 5 minutes without a deploy."""
+
+
+class SecretsManagerKeys:
+    """Weakness: for up to 5 minutes after a rotation the old key is sent."""
+
+    def __init__(self, client: "Callable[[], SecretsManagerClient]", clock: Clock) -> None:
+        """`client` gives the client, the same each time."""
+        self._client = client
+        self._clock = clock
+        self._kept: dict[str, tuple[int, str]] = {}
+
+    def __call__(self, name: str) -> str:
+        """The secret string. Raises botocore's ClientError when it can't be read."""
+        now_ms = self._clock.now_ms()
+        read_at_ms, value = self._kept.get(name, (-KEPT_MS, ""))
+        if now_ms - read_at_ms >= KEPT_MS:
+            value = self._client().get_secret_value(SecretId=name)["SecretString"]
+            self._kept[name] = (now_ms, value)
+        return value

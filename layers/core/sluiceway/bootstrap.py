@@ -1,0 +1,215 @@
+"""The composition root: reads the environment, and wires ports to adapters, once.
+
+Nothing else reads the environment or makes a client. Each function calls its own builder on its
+first event and keeps what it gives while it is warm.
+"""
+
+import os
+import random
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+import boto3
+from botocore.config import Config
+from pydantic import BaseModel, ConfigDict
+
+from sluiceway.adapters.dynamodb import Table
+from sluiceway.telemetry import PowertoolsTelemetry
+
+if TYPE_CHECKING:
+    from sluiceway.domain.catalogue import Catalogue
+    from sluiceway.ports import Clock, JobQueue, JobStore, PartnerKeys, PayloadStore, ResultCache
+    from sluiceway.usecases.run_job import Worker
+
+# botocore's own defaults change between versions, so what the protocol relies on is said here.
+_STORE_CONFIG = Config(
+    connect_timeout=1.0,
+    read_timeout=3.0,
+    retries={"mode": "standard", "total_max_attempts": 3},
+)
+# One try: connect and read together stay under sqs_queue.SEND_LIMIT_S.
+_SEND_CONFIG = Config(
+    connect_timeout=0.8,
+    read_timeout=2.0,
+    retries={"mode": "standard", "total_max_attempts": 1},
+)
+
+
+class Settings(BaseModel):
+    """The environment variables that template.yaml sets; a function has those that it uses."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    jobs_table: str = ""
+    cache_table: str = ""
+    coordination_table: str = ""
+    partners_table: str = ""
+    payload_bucket: str = ""
+    interactive_queue_url: str = ""
+    batch_queue_url: str = ""
+    lease_s: int = 100
+
+    @classmethod
+    def from_environment(cls) -> "Settings":
+        """The settings of this process."""
+        return cls.model_validate({name.lower(): value for name, value in os.environ.items()})
+
+
+class SystemClock:
+    """The machine's clock (port Clock)."""
+
+    def now_ms(self) -> int:
+        """See Clock."""
+        return time.time_ns() // 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class AuthorizeDeps:
+    """What the authorizer works with."""
+
+    keys: "PartnerKeys"
+    clock: "Clock"
+    telemetry: PowertoolsTelemetry
+
+
+@dataclass(frozen=True, slots=True)
+class ApiDeps:
+    """What the API works with."""
+
+    catalogue: "Catalogue"
+    jobs: "JobStore"
+    cache: "ResultCache"
+    payloads: "PayloadStore"
+    queue: "JobQueue"
+    clock: "Clock"
+    telemetry: PowertoolsTelemetry
+    randomness: Callable[[int], bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class RunDeps:
+    """What the worker works with."""
+
+    worker: "Worker"
+    queue: "JobQueue"
+    lane_of_queue: dict[str, str]
+    """By the queue's name, the last part of its ARN."""
+    telemetry: PowertoolsTelemetry
+
+
+@cache
+def authorize_deps() -> AuthorizeDeps:
+    """For functions/authorize."""
+    from sluiceway.adapters.dynamodb_partner_keys import DynamoDBPartnerKeys  # noqa: PLC0415
+
+    settings = Settings.from_environment()
+    return AuthorizeDeps(
+        keys=DynamoDBPartnerKeys(_table(), settings.partners_table),
+        clock=SystemClock(),
+        telemetry=PowertoolsTelemetry(),
+    )
+
+
+@cache
+def api_deps() -> ApiDeps:
+    """For functions/api."""
+    settings = Settings.from_environment()
+    telemetry = PowertoolsTelemetry()
+    catalogue = _catalogue(telemetry)
+    jobs, results, payloads = _stores(settings)
+    return ApiDeps(
+        catalogue=catalogue,
+        jobs=jobs,
+        cache=results,
+        payloads=payloads,
+        queue=_queue(settings, telemetry),
+        clock=SystemClock(),
+        telemetry=telemetry,
+        randomness=secrets.token_bytes,
+    )
+
+
+@cache
+def run_deps() -> RunDeps:
+    """For functions/run_job."""
+    from sluiceway.adapters.http_vendors import HttpVendors  # noqa: PLC0415
+    from sluiceway.adapters.secrets_manager import SecretsManagerKeys  # noqa: PLC0415
+    from sluiceway.usecases.run_job import Worker  # noqa: PLC0415
+
+    settings = Settings.from_environment()
+    telemetry = PowertoolsTelemetry()
+    clock = SystemClock()
+    jobs, results, payloads = _stores(settings)
+    secret_client: Callable[[], Any] = cache(
+        lambda: boto3.client("secretsmanager", config=_STORE_CONFIG)
+    )
+    worker = Worker(
+        catalogue=_catalogue(telemetry),
+        jobs=jobs,
+        cache=results,
+        payloads=payloads,
+        vendors=HttpVendors(api_key=SecretsManagerKeys(secret_client, clock), clock=clock),
+        clock=clock,
+        telemetry=telemetry,
+        rand=random.random,
+        token=lambda: secrets.token_urlsafe(16),
+        lease_ms=settings.lease_s * 1000,
+    )
+    return RunDeps(
+        worker=worker,
+        queue=_queue(settings, telemetry),
+        lane_of_queue={
+            settings.interactive_queue_url.rsplit("/", 1)[-1]: "interactive",
+            settings.batch_queue_url.rsplit("/", 1)[-1]: "batch",
+        },
+        telemetry=telemetry,
+    )
+
+
+def packaged_catalogue() -> "Catalogue":
+    """The catalogue that the layer carries: `sluiceway/catalogue.toml`."""
+    from sluiceway.domain import catalogue  # noqa: PLC0415
+
+    return catalogue.parse(
+        resources.files("sluiceway").joinpath("catalogue.toml").read_text("utf-8")
+    )
+
+
+def _catalogue(telemetry: PowertoolsTelemetry) -> "Catalogue":
+    catalogue = packaged_catalogue()
+    telemetry.know_vendors({name: model.vendor for name, model in catalogue.models.items()})
+    return catalogue
+
+
+def _table() -> Table:
+    return Table(boto3.client("dynamodb", config=_STORE_CONFIG))
+
+
+def _stores(settings: Settings) -> "tuple[JobStore, ResultCache, PayloadStore]":
+    from sluiceway.adapters.dynamodb_cache import DynamoDBCache  # noqa: PLC0415
+    from sluiceway.adapters.dynamodb_jobs import DynamoDBJobs, TableNames  # noqa: PLC0415
+    from sluiceway.adapters.s3_payloads import S3Payloads  # noqa: PLC0415
+
+    table = _table()
+    names = TableNames(settings.jobs_table, settings.cache_table, settings.coordination_table)
+    payload_client: Callable[[], Any] = cache(lambda: boto3.client("s3", config=_STORE_CONFIG))
+    return (
+        DynamoDBJobs(table, names, clock=SystemClock()),
+        DynamoDBCache(table, settings.cache_table),
+        S3Payloads(payload_client, settings.payload_bucket),
+    )
+
+
+def _queue(settings: Settings, telemetry: PowertoolsTelemetry) -> "JobQueue":
+    from sluiceway.adapters.sqs_queue import SQSJobQueue  # noqa: PLC0415
+
+    return SQSJobQueue(
+        boto3.client("sqs", config=_SEND_CONFIG),
+        {"interactive": settings.interactive_queue_url, "batch": settings.batch_queue_url},
+        on_failure=lambda error_class: telemetry.event("send_failed", error_class=error_class),
+    )

@@ -1,0 +1,187 @@
+"""The catalogue: vendors, models, tenants and their limits (SPEC section 6).
+
+Durations are seconds, sizes bytes, prices units of the operator's currency per million tokens.
+"""
+
+import tomllib
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from sluiceway.domain.errors import CatalogueError, ModelNotFoundError
+
+Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
+"""Of a vendor, a model or a tenant: fit for a URL, a metric dimension and a message group."""
+
+Seconds = Annotated[float, Field(gt=0)]
+Limit = Annotated[int, Field(ge=0)]
+"""0 means: no limit."""
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Service(_Strict):
+    """What holds for the whole installation."""
+
+    hold_max_s: Annotated[float, Field(ge=0)] = 15
+    retry_after_max_s: Seconds = 3600
+    result_retention_h: Seconds = 72
+    degraded_after_s: Seconds = 900
+    degraded_until_s: Seconds = 300
+    queue_full: Limit = 100_000
+
+
+class Vendor(_Strict):
+    """Where and how a vendor is called."""
+
+    protocol: Literal["openai", "anthropic", "bedrock"] = "openai"
+    base_url: Annotated[str, Field(pattern=r"^https?://")] = "https://api.openai.com/v1"
+    api_key_secret: str = ""
+    """Name of the secret that holds the key; under `sluiceway/vendors/`, or none."""
+    connect_timeout_s: Seconds = 2.0
+    max_concurrency: Limit = 0
+    on_unknown_outcome: Literal["retry", "fail"] = "retry"
+
+
+class Timeout(_Strict):
+    """Bounds of a call's total time."""
+
+    min: Seconds = 5.0
+    max: Seconds = 60.0
+
+    @model_validator(mode="after")
+    def _ordered(self) -> "Timeout":
+        if self.min > self.max:
+            raise ValueError("min is above max")
+        return self
+
+
+class Cache(_Strict):
+    """How long a model's answers are served."""
+
+    scope: Literal["none", "tenant", "shared"] = "tenant"
+    soft_ttl_s: Seconds = 3600
+    hard_ttl_s: Seconds = 86_400
+    stale_if_error_s: Annotated[float, Field(ge=0)] = 86_400
+    jitter: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    only_deterministic: bool = False
+
+    @model_validator(mode="after")
+    def _ordered(self) -> "Cache":
+        if self.soft_ttl_s > self.hard_ttl_s:
+            raise ValueError("soft_ttl_s is above hard_ttl_s")
+        return self
+
+
+class Price(_Strict):
+    """Per million tokens."""
+
+    input_per_million: Annotated[float, Field(ge=0)] = 0.0
+    output_per_million: Annotated[float, Field(ge=0)] = 0.0
+
+    def cost_nanos(self, input_tokens: int, output_tokens: int) -> int:
+        """Cost in 1e-9 of the currency unit: a price per million times tokens is in millionths."""
+        millionths = self.input_per_million * input_tokens + self.output_per_million * output_tokens
+        return round(millionths * 1000)
+
+
+class Model(_Strict):
+    """One model that partners may name."""
+
+    vendor: Name
+    vendor_model: Annotated[str, Field(min_length=1)]
+    version: Annotated[str, Field(min_length=1)]
+    requests_per_minute: Limit = 0
+    tokens_per_minute: Limit = 0
+    burst: Annotated[int, Field(ge=1)] = 10
+    max_concurrency: Limit = 0
+    timeout_s: Timeout = Timeout()
+    max_attempts: Annotated[int, Field(ge=1, le=20)] = 4
+    weight: Literal["light", "heavy"] = "light"
+    key_window_s: Annotated[int, Field(ge=0)] = 0
+    cache: Cache = Cache()
+    price: Price = Price()
+
+
+class Tenant(_Strict):
+    """What a partner may use."""
+
+    in_flight: Annotated[int, Field(ge=1)] = 1000
+    requests_per_minute: Limit = 0
+    jobs_per_day: Limit = 0
+    cost_per_day: Annotated[float, Field(ge=0)] = 0.0
+    share: Annotated[int, Field(ge=1)] = 1
+    allow_shared_cache: bool = True
+
+
+class Catalogue(_Strict):
+    """All of it."""
+
+    service: Service = Service()
+    vendors: dict[Name, Vendor] = Field(default_factory=dict)
+    models: dict[Name, Model] = Field(default_factory=dict)
+    tenants: dict[Name, Tenant] = Field(default_factory=dict)
+
+    def model(self, name: str) -> Model:
+        """The model of this name. Raises ModelNotFoundError."""
+        try:
+            return self.models[name]
+        except KeyError:
+            raise ModelNotFoundError("There is no model of this name.") from None
+
+    def vendor_of(self, model: Model) -> Vendor:
+        """The model's vendor, which `parse` has made sure of."""
+        return self.vendors[model.vendor]
+
+    def tenant(self, name: str) -> Tenant:
+        """The tenant's own limits, else those of `tenants.default`."""
+        return self.tenants.get(name) or self.tenants.get("default") or Tenant()
+
+
+def parse(text: str) -> Catalogue:
+    """The catalogue in this TOML.
+
+    Members that a named tenant leaves out come from `tenants.default`.
+    Raises CatalogueError with every fault found.
+    """
+    try:
+        raw: dict[str, Any] = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise CatalogueError((f"not TOML: {error}",)) from error
+    tenants = raw.get("tenants")
+    if isinstance(tenants, dict) and isinstance(tenants.get("default"), dict):
+        raw["tenants"] = {
+            name: tenants["default"] | own if isinstance(own, dict) else own
+            for name, own in tenants.items()
+        }
+    try:
+        catalogue = Catalogue.model_validate(raw)
+    except ValidationError as error:
+        raise CatalogueError(
+            tuple(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+        ) from error
+    faults = tuple(
+        f"models.{name}.vendor: there is no vendor {model.vendor!r}"
+        for name, model in catalogue.models.items()
+        if model.vendor not in catalogue.vendors
+    )
+    if faults:
+        raise CatalogueError(faults)
+    return catalogue
+
+
+def check_times(catalogue: Catalogue, *, lease_s: float) -> tuple[str, ...]:
+    """Each model whose hold, call and finish don't fit in a lease of `lease_s`."""
+    room_s = lease_s - catalogue.service.hold_max_s - FINISH_MARGIN_S
+    return tuple(
+        f"models.{name}.timeout_s.max: {model.timeout_s.max:g} s don't fit; with this "
+        f"RunJobTimeout and hold_max_s a call may take {room_s:g} s"
+        for name, model in catalogue.models.items()
+        if model.timeout_s.max > room_s
+    )
+
+
+FINISH_MARGIN_S = 15.0
+"""Of a lease: its skew of 6 s at the end, and the time to write the result."""

@@ -1,0 +1,153 @@
+"""The one tree of errors, grouped by what the caller does about them.
+
+Codes are part of the contract with partners and never change.
+"""
+
+from typing import ClassVar
+
+
+class SluicewayError(Exception):
+    """Any error that the library raises on purpose.
+
+    `code` is stable, for programs; the text is for people and holds no prompt, result or key.
+    """
+
+    code: ClassVar[str] = "internal"
+
+
+# ------------------------------------------------------------------ the request is refused (4xx)
+
+
+class RejectedError(SluicewayError):
+    """The request can't be accepted as it is; sending it again changes nothing."""
+
+    def __init__(self, detail: str, *, errors: tuple[dict[str, str], ...] = ()) -> None:
+        """`errors`: one `{"field", "message"}` for each member that is wrong."""
+        super().__init__(detail)
+        self.errors = errors
+
+
+class InvalidRequestError(RejectedError):
+    """Not JSON, or not the JSON that we take (SPEC: 400)."""
+
+    code = "invalid_request"
+
+
+class ValidationFailedError(RejectedError):
+    """Good JSON that doesn't fit the schema."""
+
+    code = "validation_failed"
+
+
+class UnauthenticatedError(RejectedError):
+    """No usable identity came with the request."""
+
+    code = "unauthenticated"
+
+
+class ForbiddenError(RejectedError):
+    """The key lacks the scope."""
+
+    code = "forbidden"
+
+
+class JobNotFoundError(RejectedError):
+    """No such job for this tenant; another tenant's job is the same."""
+
+    code = "job_not_found"
+
+
+class ModelNotFoundError(RejectedError):
+    """The catalogue has no such model."""
+
+    code = "model_not_found"
+
+
+class RouteNotFoundError(RejectedError):
+    """No such path."""
+
+    code = "route_not_found"
+
+
+class MethodNotAllowedError(RejectedError):
+    """The path exists, but not with this method."""
+
+    code = "method_not_allowed"
+
+
+class ResultExpiredError(RejectedError):
+    """The job is known, but its result is past its retention."""
+
+    code = "result_expired"
+
+
+class PayloadTooLargeError(RejectedError):
+    """The body is over the limit."""
+
+    code = "payload_too_large"
+
+
+class UnsupportedMediaTypeError(RejectedError):
+    """The body is declared as something other than JSON."""
+
+    code = "unsupported_media_type"
+
+
+# ------------------------------------------------------------------ not now (429, 503)
+
+
+class BusyError(SluicewayError):
+    """The same request may succeed after `retry_after_s` whole seconds."""
+
+    def __init__(self, detail: str, *, retry_after_s: int) -> None:
+        """`retry_after_s` is 1 at least."""
+        super().__init__(detail)
+        self.retry_after_s = max(1, retry_after_s)
+
+
+class QuotaExceededError(BusyError):
+    """The tenant has as many open jobs as it may have."""
+
+    code = "quota_exceeded"
+
+
+class StoreBusyError(BusyError):
+    """The tables refused a write again and again, by conflict or throttle."""
+
+    code = "degraded"
+
+
+# ------------------------------------------------------------------ the vendor's answer
+
+
+class VendorError(SluicewayError):
+    """A call to a vendor didn't give a usable answer."""
+
+    def __init__(
+        self,
+        code: str,
+        message: str,
+        *,
+        retryable: bool,
+        http_status: int | None = None,
+        retry_after_s: float | None = None,
+        vendor_request_id: str | None = None,
+    ) -> None:
+        """`code` is one of the job error codes; `retry_after_s` is the vendor's own wish."""
+        super().__init__(message)
+        self.job_code = code
+        self.retryable = retryable
+        self.http_status = http_status
+        self.retry_after_s = retry_after_s
+        self.vendor_request_id = vendor_request_id
+
+
+# ------------------------------------------------------------------ configuration
+
+
+class CatalogueError(SluicewayError):
+    """The catalogue is malformed or contradicts itself; `errors` names each fault."""
+
+    def __init__(self, errors: tuple[str, ...]) -> None:
+        super().__init__("; ".join(errors))
+        self.errors = errors

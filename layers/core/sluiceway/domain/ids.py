@@ -1,0 +1,24 @@
+"""Job ids: opaque to partners, and in order of their making.
+
+48 bits of time and 80 of randomness in Crockford's base 32 (the layout of a ULID), so that a query
+by sort key lists a tenant's jobs by age.
+"""
+
+_ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+
+PREFIX = "job_"
+HIT_PREFIX = "hit_"
+"""A cache hit has no job; its id is this prefix and the entry's cache key."""
+
+RANDOM_BYTES = 10
+
+
+def job_id(now_ms: int, randomness: bytes) -> str:
+    """An id of 30 URL-safe characters. `now_ms`: epoch milliseconds; `randomness`: 10 bytes."""
+    number = (now_ms << 80) | int.from_bytes(randomness[:RANDOM_BYTES], "big")
+    return PREFIX + "".join(_ALPHABET[(number >> shift) & 31] for shift in range(125, -1, -5))
+
+
+def hit_id(cache_key: str) -> str:
+    """The id under which a cache hit is fetched again."""
+    return HIT_PREFIX + cache_key

@@ -1,0 +1,110 @@
+"""The two keys of a request: what work it is, and which result answers it.
+
+Equal work must give equal keys whatever its spelling (member order, white space, 1 or 1.0, line
+ends, composed or decomposed letters), and different work must never share one.
+"""
+
+import base64
+import hashlib
+import unicodedata
+from dataclasses import dataclass
+from typing import Any
+
+import rfc8785
+
+SCHEMA_VERSION = 1
+"""Raise it when the keyed members change their meaning: old claims and entries never match then."""
+
+_EXACT_INTEGERS = 2**53
+"""RFC 8785 numbers are doubles: beyond this, neighbouring integers are the same double."""
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """`job_key` finds the open job for this work, `cache_key` a reusable result.
+
+    Each is 45 ASCII characters: a prefix with the kind and the schema version, and a SHA-256 in
+    base64url. They hold no text of the request.
+    """
+
+    job_key: str
+    cache_key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """All that defines one piece of work, and nothing else.
+
+    Request time, metadata, priority, deadline and headers are left out on purpose: they don't
+    change the answer.
+    """
+
+    operation: str
+    tenant: str
+    model: str
+    model_version: str
+    input: Any
+    options: dict[str, Any]
+    locale: str | None
+    safety_profile: str | None
+    cache_scope: str
+    """`none`, `tenant` or `shared`; only `shared` leaves the tenant out of the cache key."""
+    window: int | None = None
+    """Number of the time window, for models whose equal requests differ from window to window."""
+    epochs: tuple[int, int] = (0, 0)
+    """Of the model and of the tenant; raising one invalidates."""
+
+
+def keys_of(work: Work) -> Keys:
+    """Both keys of `work`, the same in every process and for ever within a schema version."""
+    shared = {
+        "schema": SCHEMA_VERSION,
+        "operation": work.operation,
+        "model": work.model,
+        "model_version": work.model_version,
+        "input": work.input,
+        "options": work.options,
+        "locale": work.locale,
+        "safety_profile": work.safety_profile,
+        "window": work.window,
+        "epochs": list(work.epochs),
+        "scope": work.cache_scope,
+    }
+    owned = shared | {"tenant": work.tenant}
+    return Keys(
+        job_key=_digest("j", owned),
+        cache_key=_digest("c", shared if work.cache_scope == "shared" else owned),
+    )
+
+
+def _digest(kind: str, value: Any) -> str:
+    digest = hashlib.sha256(rfc8785.dumps(_canonical(value))).digest()
+    return f"{kind}{SCHEMA_VERSION}_{base64.urlsafe_b64encode(digest).rstrip(b'=').decode()}"
+
+
+def _canonical(value: Any) -> Any:
+    """`value` as RFC 8785 can take it, different for different values.
+
+    Strings get the tag `s` and big integers become strings with the tag `i`, so that no string is
+    taken for an integer. Only strings that are values are normalised: two member names that differ
+    in their spelling stay two names, or one of their values would be lost from the key.
+    """
+    match value:
+        case str():
+            return "s" + unicodedata.normalize("NFC", _fold_line_ends(value))
+        case bool() | None:
+            return value
+        case int():
+            return value if abs(value) < _EXACT_INTEGERS else f"i{value}"
+        case float():
+            # 1e20 and 100000000000000000000 are one number, so they take one way.
+            return _canonical(int(value)) if value.is_integer() else value
+        case list() | tuple():
+            return [_canonical(item) for item in value]
+        case dict():
+            return {name: _canonical(item) for name, item in value.items()}
+    raise TypeError(f"{type(value).__name__} is not a JSON type")
+
+
+def _fold_line_ends(text: str) -> str:
+    return text.replace("\r\n", "\n").replace("\r", "\n")

@@ -1,0 +1,104 @@
+"""The body of a submit: its schema, and what it may not hold."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+    field_validator,
+)
+
+from sluiceway.domain import strict_json
+from sluiceway.domain.errors import PayloadTooLargeError, ValidationFailedError
+
+MAX_BODY_BYTES = 1024 * 1024
+"""Of the decoded body (SPEC section 5)."""
+
+DEFAULT_DEADLINE_S = 24 * 3600
+MAX_DEADLINE_S = 7 * 24 * 3600
+
+_OWNED_BY_US = ("messages", "model", "stream")
+"""Options that would change what `model` and `input` say, or the form of the answer."""
+
+Lane = Literal["interactive", "batch"]
+ShortText = Annotated[str, StringConstraints(min_length=1, max_length=64)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+
+class Message(_Strict):
+    """One message of a chat, in the form that the vendors share."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | list[dict[str, Any]] | None = None
+    name: ShortText | None = None
+    tool_call_id: ShortText | None = None
+    tool_calls: list[dict[str, Any]] | None = None
+
+
+class Chat(_Strict):
+    """An input of several messages."""
+
+    messages: Annotated[list[Message], Field(min_length=1, max_length=2048)]
+
+
+class SubmitRequest(_Strict):
+    """What a partner asks for; shapes and limits as in docs/architecture.md."""
+
+    model: ShortText
+    input: Annotated[str, StringConstraints(min_length=1)] | Chat
+    options: dict[str, Any] = Field(default_factory=dict)
+    priority: Lane | None = None
+    locale: Annotated[str, StringConstraints(min_length=2, max_length=35)] | None = None
+    safety_profile: ShortText | None = None
+    metadata: Annotated[
+        dict[ShortText, Annotated[str, StringConstraints(max_length=512)]], Field(max_length=16)
+    ] = Field(default_factory=dict)
+    deadline_s: Annotated[int, Field(ge=1, le=MAX_DEADLINE_S)] = DEFAULT_DEADLINE_S
+
+    @field_validator("options")
+    @classmethod
+    def _options_leave_ours_alone(cls, options: dict[str, Any]) -> dict[str, Any]:
+        for name in _OWNED_BY_US:
+            if name in options:
+                raise ValueError(f"may not hold {name}")
+        if options.get("n", 1) != 1 or isinstance(options.get("n"), bool):
+            raise ValueError("n may only be 1: a job has one result")
+        return options
+
+    def plain_input(self) -> Any:
+        """`input` as JSON values: the text, or `{"messages": [...]}` with what came in only."""
+        if isinstance(self.input, str):
+            return self.input
+        return self.input.model_dump(exclude_unset=True)
+
+
+def parse_submit(body: bytes) -> SubmitRequest:
+    """The request in `body`.
+
+    Raises PayloadTooLargeError, InvalidRequestError (not JSON as we take it) or
+    ValidationFailedError, which names each wrong member and repeats none of its text.
+    """
+    if len(body) > MAX_BODY_BYTES:
+        raise PayloadTooLargeError(f"The body may be {MAX_BODY_BYTES} bytes at most.")
+    value = strict_json.parse(body)
+    if not isinstance(value, dict):
+        raise ValidationFailedError("The body is not a JSON object.")
+    try:
+        return SubmitRequest.model_validate(value)
+    except ValidationError as error:
+        faults = tuple(
+            {"field": _path(fault["loc"]), "message": fault["msg"]}
+            for fault in error.errors(include_url=False, include_context=False, include_input=False)
+        )
+        raise ValidationFailedError("The body doesn't fit the schema.", errors=faults) from None
+
+
+def _path(location: tuple[int | str, ...]) -> str:
+    """`input.messages.0.role` for a fault's place; union branches' own names are left out."""
+    return ".".join(str(part) for part in location if part not in {"constrained-str", "Chat"})

@@ -1,0 +1,176 @@
+"""Replies of the partner API: jobs and problems as API Gateway takes them."""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from sluiceway.domain import ids
+from sluiceway.domain.errors import BusyError, RejectedError, SluicewayError
+from sluiceway.domain.freshness import CacheEntry
+from sluiceway.domain.job import Job, JobStatus
+
+STATUS: Mapping[str, int] = {
+    "invalid_request": 400,
+    "unauthenticated": 401,
+    "forbidden": 403,
+    "job_not_found": 404,
+    "model_not_found": 404,
+    "route_not_found": 404,
+    "method_not_allowed": 405,
+    "result_expired": 410,
+    "payload_too_large": 413,
+    "unsupported_media_type": 415,
+    "validation_failed": 422,
+    "quota_exceeded": 429,
+    "internal": 500,
+    "degraded": 503,
+}
+"""HTTP status of each error code."""
+
+_TITLES = {
+    400: "Bad Request",
+    401: "Unauthorized",
+    403: "Forbidden",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    410: "Gone",
+    413: "Content Too Large",
+    415: "Unsupported Media Type",
+    422: "Unprocessable Content",
+    429: "Too Many Requests",
+    500: "Internal Server Error",
+    503: "Service Unavailable",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """An HTTP reply; `body` is a JSON value."""
+
+    status: int
+    body: Any
+    headers: Mapping[str, str]
+    content_type: str = "application/json"
+
+    def serialised(self) -> str:
+        """The body's text; integers and floats stay exact."""
+        return json.dumps(self.body, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
+def problem(error: SluicewayError, request_id: str, **headers: str) -> Reply:
+    """An error as problem+json (RFC 9457)."""
+    status = STATUS[error.code]
+    body: dict[str, Any] = {
+        "type": "about:blank",
+        "title": _TITLES[status],
+        "status": status,
+        "code": error.code,
+        "detail": str(error),
+        "retryable": isinstance(error, BusyError) or status >= 500,  # noqa: PLR2004
+        "request_id": request_id,
+    }
+    if isinstance(error, RejectedError) and error.errors:
+        body["errors"] = list(error.errors)
+    if isinstance(error, BusyError):
+        headers["Retry-After"] = str(error.retry_after_s)
+    return Reply(status, body, headers, "application/problem+json")
+
+
+def job_reply(
+    status: int, job: Job, result: bytes | None, *, base_path: str, deduplicated: bool = False
+) -> Reply:
+    """A job as the partner sees it."""
+    self_url = f"{base_path}/jobs/{job.job_id}"
+    body: dict[str, Any] = {
+        "id": job.job_id,
+        "object": "job",
+        "status": job.status.value,
+        "model": job.model,
+        "priority": job.lane,
+        "created_at": _rfc3339(job.created_at_epoch_ms),
+        "started_at": _rfc3339(job.started_at_epoch_ms),
+        "completed_at": _rfc3339(job.completed_at_epoch_ms or job.failed_at_epoch_ms),
+        "attempts": job.attempts,
+        "deduplicated": deduplicated,
+        "cache": {"status": "miss" if job.result_source != "cache" else "hit", "stale": False},
+        "metadata": job.metadata,
+        "urls": {"self": self_url},
+    }
+    if result is not None:
+        body["result"] = _result(result, job.vendor_request_id)
+        body["usage"] = {
+            "input_tokens": job.input_tokens,
+            "output_tokens": job.output_tokens,
+            "cost": _cost(job.cost_nanos),
+            "saved": 0,
+        }
+    if job.error is not None and not job.open:
+        body["error"] = {
+            "code": job.error.code,
+            "message": job.error.message,
+            "retryable": job.error.retryable,
+            "at": _rfc3339(job.error.at_epoch_ms),
+        }
+    headers = {"Cache-Status": "sluiceway; fwd=miss"}
+    if status == 202:  # noqa: PLR2004
+        headers["Location"] = self_url
+    if job.open:
+        headers["Retry-After"] = str(_poll_after_s(job))
+    return Reply(status, body, headers)
+
+
+def hit_reply(entry: CacheEntry, result: bytes, *, base_path: str, now_ms: int) -> Reply:
+    """A cache entry as the partner sees it: a completed job that cost nothing."""
+    hit_id = ids.hit_id(entry.cache_key)
+    age_s = entry.age_s(now_ms)
+    stored_at = _rfc3339(entry.stored_at_epoch_ms)
+    body = {
+        "id": hit_id,
+        "object": "job",
+        "status": JobStatus.COMPLETED.value,
+        "model": entry.model,
+        "priority": "interactive",
+        "created_at": stored_at,
+        "started_at": stored_at,
+        "completed_at": stored_at,
+        "attempts": 0,
+        "deduplicated": False,
+        "cache": {"status": "hit", "age_s": age_s, "stale": False},
+        "result": _result(result, entry.vendor_request_id),
+        "usage": {
+            "input_tokens": entry.input_tokens,
+            "output_tokens": entry.output_tokens,
+            "cost": 0,
+            "saved": _cost(entry.cost_nanos),
+        },
+        "metadata": {},
+        "urls": {"self": f"{base_path}/jobs/{hit_id}"},
+    }
+    return Reply(
+        200,
+        body,
+        {"Cache-Status": f"sluiceway; hit; ttl={entry.ttl_s(now_ms)}", "Age": str(age_s)},
+    )
+
+
+def _result(document: bytes, vendor_request_id: str | None) -> dict[str, Any]:
+    return {**json.loads(document), "vendor_request_id": vendor_request_id}
+
+
+def _poll_after_s(job: Job) -> int:
+    """Soon while the job may end at any moment, later when it waits for another attempt."""
+    return 5 if job.status is JobStatus.RETRYING else 1
+
+
+def _cost(nanos: int | None) -> float:
+    return (nanos or 0) / 1e9
+
+
+def _rfc3339(epoch_ms: int | None) -> str | None:
+    if epoch_ms is None:
+        return None
+    moment = datetime.fromtimestamp(math.floor(epoch_ms / 1000), UTC)
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{epoch_ms % 1000:03d}Z"

@@ -1,0 +1,272 @@
+"""What the use cases need from the outside, as they see it.
+
+A store's verbs are the transitions of the protocol. Each is one atomic write, safe to repeat: an
+adapter that loses a reply and finds its own write on the second try reports success.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Protocol
+
+from sluiceway.domain.catalogue import Model, Vendor
+from sluiceway.domain.freshness import CacheEntry
+from sluiceway.domain.job import Job
+from sluiceway.domain.lease import Lease
+
+# ------------------------------------------------------------------------------------ jobs
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """The job, its claim and its place in the counter were written."""
+
+    job: Job
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """Another job holds the claim for this work."""
+
+    job_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class CapReached:
+    """The tenant has as many open jobs as it may have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The job is processing under this lease."""
+
+    job: Job
+    lease: Lease
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseHeld:
+    """Somebody works on the cache key; `by_this_job`: on this very job."""
+
+    by_this_job: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """The job is no longer as it was read; `job` is what it is now, None when it is gone."""
+
+    job: Job | None
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """The transition was written."""
+
+    job: Job
+
+
+class JobStore(Protocol):
+    """Jobs with their claims, leases and counters."""
+
+    def get(self, tenant: str, job_id: str) -> Job | None:
+        """The job, read consistently."""
+        ...
+
+    def submit(
+        self, job: Job, *, shard_caps: Sequence[int], replacing: str | None = None
+    ) -> Submitted | Claimed | CapReached:
+        """Writes job, claim and counter together.
+
+        The claim must be absent, ended, or that of the job `replacing`, which is known to have
+        ended. The written job's `counter_shard` is the one with room.
+        """
+        ...
+
+    def start(
+        self,
+        job: Job,
+        *,
+        token: str,
+        lease_ms: int,
+        now_ms: int,
+        started: Callable[[int], Job],
+    ) -> Started | LeaseHeld | Moved:
+        """Takes the lease of the job's cache key and writes `started(fence)` together."""
+        ...
+
+    def apply(
+        self,
+        old: Job,
+        new: Job,
+        *,
+        lease: Lease | None = None,
+        entry: CacheEntry | None = None,
+        give_up_at_ms: int | None = None,
+    ) -> Applied | Moved:
+        """Writes a transition, if the job is still as `old` was read.
+
+        With `lease`, it must still be held, and is released. With `entry`, the result is cached in
+        the same write. A transition to completed, failed or cancelled also closes the claim, if it
+        is this job's, and settles the counter. When those can't be written until `give_up_at_ms`,
+        the job is written without them and marked `unsettled`.
+        """
+        ...
+
+    def release(self, lease: Lease) -> None:
+        """Ends the lease, if it is still held: for a worker whose job moved on without it."""
+        ...
+
+    def raise_lane(self, job: Job) -> bool:
+        """Moves an open job to the interactive lane; False when it isn't open in `batch` now."""
+        ...
+
+
+class ResultCache(Protocol):
+    """Results that can be served again; written by `JobStore.apply`."""
+
+    def read(self, cache_key: str) -> CacheEntry | None:
+        """The entry, read consistently; it may be past its times."""
+        ...
+
+
+class PayloadStore(Protocol):
+    """Bytes that are too big for a row."""
+
+    def put(self, name: str, data: bytes) -> None:
+        """Writes an object; the same name is only ever written with the same meaning."""
+        ...
+
+    def get(self, name: str) -> bytes:
+        """The object. Raises KeyError when there is none."""
+        ...
+
+
+# ------------------------------------------------------------------------------------ queue
+
+
+class JobQueue(Protocol):
+    """The lanes."""
+
+    def send(self, job: Job) -> bool:
+        """Sends the job's message to its lane within 3 s; False when that failed."""
+        ...
+
+    def give_back(self, lane: str, receipt: str, delay_s: float) -> None:
+        """Makes a received message visible again after `delay_s`."""
+        ...
+
+
+# ------------------------------------------------------------------------------------ vendor
+
+
+@dataclass(frozen=True, slots=True)
+class VendorAnswer:
+    """What a vendor said, in one form for all vendors.
+
+    `finish_reason` is `stop`, `length` or `tool_calls`; `content` holds the answer when it is more
+    than text.
+    """
+
+    text: str
+    finish_reason: str
+    input_tokens: int
+    output_tokens: int
+    latency_ms: int
+    vendor_request_id: str | None = None
+    content: list[dict[str, object]] | None = None
+
+    @property
+    def cacheable(self) -> bool:
+        """Whether the answer is whole: cut-off, empty and tool-call answers aren't reusable."""
+        return self.finish_reason == "stop" and bool(self.text or self.content)
+
+
+@dataclass(frozen=True, slots=True)
+class VendorCall:
+    """One call. `body` is the frozen `{"input", "options"}` of the submit."""
+
+    vendor: Vendor
+    model: Model
+    body: bytes
+    idempotency_key: str
+    """The same for every attempt of one job, so that a vendor that knows it charges once."""
+    timeout_s: float
+    """Total, whatever arrives in between."""
+    retry_after_max_s: float
+
+
+class VendorClient(Protocol):
+    """The vendors."""
+
+    def call(self, call: VendorCall) -> VendorAnswer:
+        """One request on the wire, never more. Raises VendorError."""
+        ...
+
+
+# ------------------------------------------------------------------------------------ keys
+
+
+@dataclass(frozen=True, slots=True)
+class PartnerKey:
+    """An API key as it is stored: everything but the key."""
+
+    key_hash: str
+    key_id: str
+    tenant: str
+    scopes: tuple[str, ...]
+    created_at_epoch_s: int
+    expires_at_epoch_s: int | None = None
+    revoked_at_epoch_s: int | None = None
+
+    def usable(self, now_s: float) -> bool:
+        """Whether it opens the API now."""
+        return self.revoked_at_epoch_s is None and (
+            self.expires_at_epoch_s is None or now_s < self.expires_at_epoch_s
+        )
+
+
+class PartnerKeys(Protocol):
+    """The API keys, found by their SHA-256."""
+
+    def find(self, key_hash: str) -> PartnerKey | None:
+        """The key of this hash, read consistently."""
+        ...
+
+    def add(self, key: PartnerKey) -> None:
+        """Stores a new key."""
+        ...
+
+    def all(self) -> list[PartnerKey]:
+        """Every key; there are few."""
+        ...
+
+    def revoke(self, key_id: str, *, now_s: int) -> PartnerKey | None:
+        """Revokes the key; None when there is no such key. Again changes nothing."""
+        ...
+
+
+# ------------------------------------------------------------------------------------ world
+
+
+class Clock(Protocol):
+    """The time."""
+
+    def now_ms(self) -> int:
+        """Epoch milliseconds."""
+        ...
+
+
+class Telemetry(Protocol):
+    """Logs, metrics and traces. Nothing it is given may hold a prompt, a result or a key."""
+
+    def about(self, job: Job) -> None:
+        """What is said from here on, in this invocation, is about this job."""
+        ...
+
+    def event(self, name: str, job: Job | None = None, **fields: str | int | bool) -> None:
+        """Something happened that operators count or look for; `name` is in EVENTS."""
+        ...
+
+    def span(self, name: str, job: Job) -> AbstractContextManager[None]:
+        """A part of the trace that deserves its own line."""
+        ...

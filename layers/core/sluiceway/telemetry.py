@@ -1,0 +1,188 @@
+"""Logs, metrics and traces by Powertools (port Telemetry).
+
+What goes in is names, ids, numbers and codes. Prompts, results and keys are never given to it.
+"""
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from aws_lambda_powertools import Logger
+from aws_lambda_powertools.metrics import Metrics, MetricUnit
+
+from sluiceway.domain.job import Job
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from aws_lambda_powertools import Tracer
+    from aws_lambda_powertools.utilities.typing import LambdaContext
+
+SERVICE = "sluiceway"
+NAMESPACE = "Sluiceway"
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A metric of an event: its value is the event's field, or 1 for a count."""
+
+    name: str
+    unit: MetricUnit = MetricUnit.Count
+    field: str | None = None
+
+
+_MS = MetricUnit.Milliseconds
+
+EVENTS: dict[str, tuple[Metric, ...]] = {
+    "job_submitted": (Metric("JobsSubmitted"), Metric("CacheMiss")),
+    "job_deduplicated": (Metric("JobsDeduplicated"), Metric("CacheMiss")),
+    "cache_hit": (Metric("CacheHit"),),
+    "lease_acquired": (Metric("LeaseAcquired"), Metric("QueueWait", _MS, "queue_wait_ms")),
+    "lease_contention": (Metric("LeaseContention"),),
+    "lease_lost": (Metric("LeaseLost"),),
+    "lease_released": (Metric("LeaseReleased"),),
+    "job_completed": (
+        Metric("JobsCompleted"),
+        Metric("ProcessingTime", _MS, "processing_ms"),
+        Metric("VendorLatency", _MS, "upstream_latency_ms"),
+    ),
+    "job_retrying": (Metric("Retries"),),
+    "job_failed": (Metric("JobsFailed"),),
+    "job_dead_lettered": (Metric("JobsDeadLettered"),),
+    "vendor_error": (Metric("VendorErrors"),),
+    "message_without_job": (),
+    "message_unreadable": (),
+    "send_failed": (),
+    "request_refused": (),
+    "unexpected_error": (),
+}
+"""Each event that the library tells of, and the metrics it counts into."""
+
+
+class PowertoolsTelemetry:
+    """One for the process; `invocation` opens and closes what belongs to one event."""
+
+    def __init__(self, *, level: str | None = None) -> None:
+        """`level`: of our own logs; POWERTOOLS_LOG_LEVEL when None."""
+        # Libraries below us log URLs, headers and bodies at INFO and DEBUG.
+        logging.getLogger().setLevel(logging.WARNING)
+        self.logger = Logger(service=SERVICE, level=level, utc=True, location=None)
+        self.metrics = Metrics(namespace=NAMESPACE, service=SERVICE)
+        self._tracer: Tracer | None = None
+        self._models: dict[str, str] = {}
+
+    def know_vendors(self, vendor_by_model: dict[str, str]) -> None:
+        """Tells which vendor serves a model, for the dimension set [vendor, model]."""
+        self._models = vendor_by_model
+
+    @contextmanager
+    def invocation(self, context: "LambdaContext", correlation_id: str = "") -> Iterator[None]:
+        """One event: a clean set of log fields, its trace, and its metrics written at the end."""
+        self.logger.clear_state()
+        self.logger.append_keys(request_id=context.aws_request_id)
+        if correlation_id:
+            self.logger.append_keys(correlation_id=correlation_id)
+        tracer = self._sampled_tracer()
+        segment: AbstractContextManager[Any] = (
+            nullcontext()
+            if tracer is None
+            else tracer.provider.in_subsegment(name=f"## {context.function_name}")
+        )
+        try:
+            with segment:
+                yield
+        finally:
+            self.logger.clear_state()
+
+    def keys(self, **fields: str) -> None:
+        """Fields for every log line of this invocation."""
+        self.logger.append_keys(**fields)
+
+    def about(self, job: Job) -> None:
+        """See ports.Telemetry."""
+        self.logger.append_keys(**_fields(job))
+        if self._tracer is not None:
+            self._tracer.put_annotation("job_id", job.job_id)
+            self._tracer.put_annotation("correlation_id", job.correlation_id)
+
+    def event(self, name: str, job: Job | None = None, **fields: str | int | bool) -> None:
+        """See ports.Telemetry."""
+        told: dict[str, Any] = {**(_fields(job) if job else {}), **fields}
+        self.logger.info(name, extra=told)
+        counted = [
+            (metric, value)
+            for metric in EVENTS[name]
+            if (value := told.get(metric.field) if metric.field else 1) is not None
+        ]
+        if counted:
+            for metric, value in counted:
+                self.metrics.add_metric(name=metric.name, unit=metric.unit, value=value)
+            if model := told.get("model"):
+                vendor = self._models.get(model, "unknown")
+                self.metrics.add_dimensions(vendor=vendor, model=model)
+            for dimension in ("lane", "tenant"):
+                if value := told.get(dimension):
+                    self.metrics.add_dimensions(**{dimension: value})
+            self.metrics.flush_metrics()
+
+    def error(self, name: str, error: BaseException) -> None:
+        """An error that nobody expected; its text may hold a prompt, so class and place are told."""
+        place = error.__traceback__
+        while place is not None and place.tb_next is not None:
+            place = place.tb_next
+        where = (
+            f"{os.path.basename(place.tb_frame.f_code.co_filename)}:{place.tb_lineno}"  # noqa: PTH119
+            if place is not None
+            else ""
+        )
+        self.logger.error(name, extra={"error_class": type(error).__name__, "error_at": where})
+
+    @contextmanager
+    def span(self, name: str, job: Job) -> Iterator[None]:
+        """See ports.Telemetry."""
+        if self._tracer is None:
+            yield
+            return
+        with self._tracer.provider.in_subsegment(name=name) as segment:
+            segment.put_annotation("job_id", job.job_id)
+            yield
+
+    def _sampled_tracer(self) -> "Tracer | None":
+        """The tracer, when Lambda traces this event; its import costs a third of a second."""
+        if "Sampled=1" not in os.environ.get("_X_AMZN_TRACE_ID", ""):
+            return None
+        if self._tracer is None:
+            from aws_lambda_powertools import Tracer  # noqa: PLC0415 - see above
+
+            # Only AWS calls are patched: a patched httpx would send our trace id to vendors.
+            self._tracer = Tracer(service=SERVICE, patch_modules=("botocore",))
+        return self._tracer
+
+
+def trace_header() -> str | None:
+    """The current trace in the form that SQS carries along."""
+    return os.environ.get("_X_AMZN_TRACE_ID") or None
+
+
+def _fields(job: Job) -> dict[str, str | int]:
+    """What every line about a job says."""
+    fields: dict[str, str | int | None] = {
+        "job_id": job.job_id,
+        "job_key": job.job_key,
+        "tenant": job.tenant,
+        "model": job.model,
+        "lane": job.lane,
+        "attempt": job.attempts,
+        "correlation_id": job.correlation_id,
+        "queue_wait_ms": job.queue_wait_ms,
+        "upstream_latency_ms": job.upstream_latency_ms,
+        "processing_ms": (
+            job.completed_at_epoch_ms - job.started_at_epoch_ms
+            if job.completed_at_epoch_ms and job.started_at_epoch_ms
+            else None
+        ),
+    }
+    return {name: value for name, value in fields.items() if value is not None}

@@ -1,0 +1,1 @@
+"""What the system does: one module for each function of the system."""

@@ -1,0 +1,71 @@
+"""Fetch: a job id becomes the job with its result, or a hit's id the entry."""
+
+from dataclasses import dataclass
+
+from sluiceway.domain import ids
+from sluiceway.domain.catalogue import Catalogue
+from sluiceway.domain.errors import JobNotFoundError, ResultExpiredError
+from sluiceway.domain.freshness import CacheEntry
+from sluiceway.domain.job import Job
+from sluiceway.domain.payload import Payload
+from sluiceway.ports import Clock, JobStore, PayloadStore, ResultCache
+from sluiceway.usecases import payloads as payloads_of
+from sluiceway.usecases.authorize import Caller
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """A job or a cache entry, and its result document when there is one."""
+
+    found: Job | CacheEntry
+    result: bytes | None
+
+
+def get_job(
+    job_id: str,
+    caller: Caller,
+    *,
+    catalogue: Catalogue,
+    jobs: JobStore,
+    cache: ResultCache,
+    payloads: PayloadStore,
+    clock: Clock,
+) -> Fetched:
+    """The job as it is now.
+
+    Raises JobNotFoundError, for another tenant's job too, and ResultExpiredError.
+    """
+    now_ms = clock.now_ms()
+    if job_id.startswith(ids.HIT_PREFIX):
+        entry = cache.read(job_id.removeprefix(ids.HIT_PREFIX))
+        allow_shared = catalogue.tenant(caller.tenant).allow_shared_cache
+        if (
+            entry is None
+            or not entry.answers(now_ms)
+            or not entry.readable_by(caller.tenant, allow_shared=allow_shared)
+        ):
+            raise JobNotFoundError(_NOT_FOUND)
+        return Fetched(entry, result_of(entry.result, payloads=payloads))
+    job = jobs.get(caller.tenant, job_id)
+    if job is None:
+        raise JobNotFoundError(_NOT_FOUND)
+    if job.result is None:
+        return Fetched(job, None)
+    retained_ms = catalogue.service.result_retention_h * 3_600_000
+    if now_ms > (job.completed_at_epoch_ms or 0) + retained_ms:
+        raise ResultExpiredError("The job's result is past its retention.")
+    return Fetched(job, result_of(job.result, payloads=payloads))
+
+
+def result_of(result: Payload, *, payloads: PayloadStore) -> bytes:
+    """The result document: JSON with text, finish_reason, vendor_request_id, content.
+
+    Raises ResultExpiredError when its object was collected.
+    """
+    try:
+        return payloads_of.load(result, payloads=payloads)
+    except KeyError as error:
+        raise ResultExpiredError("The result is past its retention.") from error
+
+
+_NOT_FOUND = "There is no such job."

@@ -1,0 +1,372 @@
+"""Run: one delivery of a job's message, and at most one call to the vendor."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sluiceway.domain import backoff, strict_json
+from sluiceway.domain import job as transitions
+from sluiceway.domain.catalogue import FINISH_MARGIN_S, Catalogue, Model, Vendor
+from sluiceway.domain.errors import ModelNotFoundError, VendorError
+from sluiceway.domain.freshness import CacheEntry
+from sluiceway.domain.job import MAX_RECEIVES, Job, JobError, JobStatus
+from sluiceway.domain.lease import Lease
+from sluiceway.domain.payload import INLINE_RESULT_BYTES
+from sluiceway.ports import (
+    Clock,
+    JobStore,
+    LeaseHeld,
+    Moved,
+    PayloadStore,
+    ResultCache,
+    Telemetry,
+    VendorAnswer,
+    VendorCall,
+    VendorClient,
+)
+from sluiceway.usecases import payloads as payloads_of
+
+MAX_LOOKS = 5
+"""At a job that somebody else moves while we decide."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """One receive of a job's message."""
+
+    tenant: str
+    job_id: str
+    receives: int
+    """SQS's ApproximateReceiveCount, from 1."""
+    function_ends_ms: int
+    """When Lambda will stop this worker."""
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledge:
+    """The message has done its duty."""
+
+
+@dataclass(frozen=True, slots=True)
+class GiveBack:
+    """The message shall come back after `delay_s`."""
+
+    delay_s: float = 0.0
+
+
+Decision = Acknowledge | GiveBack
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """What a run needs from the outside."""
+
+    catalogue: Catalogue
+    jobs: JobStore
+    cache: ResultCache
+    payloads: PayloadStore
+    vendors: VendorClient
+    clock: Clock
+    telemetry: Telemetry
+    rand: Callable[[], float]
+    """In [0, 1)."""
+    token: Callable[[], str]
+    """A fresh lease token."""
+    lease_ms: int
+
+
+def run_job(delivery: Delivery, worker: Worker) -> Decision:
+    """Runs the job of a message as far as it goes, and says what becomes of the message."""
+    for _ in range(MAX_LOOKS):
+        job = worker.jobs.get(delivery.tenant, delivery.job_id)
+        if job is None:
+            worker.telemetry.event("message_without_job")
+            return Acknowledge()
+        worker.telemetry.about(job)
+        decision = _step(job, delivery, worker)
+        if decision is not None:
+            return decision
+    return GiveBack(backoff.contention_delay_s(delivery.receives, rand=worker.rand()))
+
+
+def _step(job: Job, delivery: Delivery, worker: Worker) -> Decision | None:
+    """One decision on the job as it was read; None: it moved, look again."""
+    now_ms = worker.clock.now_ms()
+    if job.status in {JobStatus.COMPLETED, JobStatus.CANCELLED}:
+        return Acknowledge()
+    if not job.open:
+        return _send_on(job, delivery, worker)
+    early_ms = (job.not_before_epoch_ms or 0) - now_ms
+    if early_ms > 0:
+        return GiveBack(early_ms / 1000)
+    refusal = _refusal(job, now_ms, worker)
+    if refusal is not None:
+        return _fail(job, refusal, delivery, worker, lease=None)
+
+    outcome = worker.jobs.start(
+        job,
+        token=worker.token(),
+        lease_ms=worker.lease_ms,
+        now_ms=now_ms,
+        started=lambda fence: transitions.started(
+            job,
+            fence=fence,
+            now_ms=now_ms,
+            receives=delivery.receives,
+            function_ends_ms=delivery.function_ends_ms,
+        ),
+    )
+    if isinstance(outcome, Moved):
+        return None
+    if isinstance(outcome, LeaseHeld):
+        return _wait_for_lease(job, delivery, worker, own=outcome.by_this_job)
+    worker.telemetry.event("lease_acquired", outcome.job)
+    return _work(outcome.job, outcome.lease, delivery, worker)
+
+
+def _refusal(job: Job, now_ms: int, worker: Worker) -> JobError | None:
+    """Why the job may not be started any more, in the protocol's order."""
+    if now_ms >= job.deadline_epoch_ms:
+        return _error(job, "deadline_exceeded", "The job's deadline passed.", now_ms)
+    try:
+        model = worker.catalogue.model(job.model)
+    except ModelNotFoundError:
+        return _error(job, "vendor_rejected", "The model is no longer in the catalogue.", now_ms)
+    if job.attempts >= model.max_attempts:
+        if job.status is JobStatus.PROCESSING:
+            message = "The worker ended without a word in each of the last attempts."
+            return _error(job, "worker_crashed", message, now_ms)
+        return _error(job, "attempts_exhausted", "All attempts are used up.", now_ms)
+    return None
+
+
+def _wait_for_lease(job: Job, delivery: Delivery, worker: Worker, *, own: bool) -> Decision | None:
+    """The key is being worked on."""
+    if own:
+        return Acknowledge()  # A copy of the message whose worker is at it.
+    entry = _fresh_entry(job, worker)
+    if entry is not None:
+        return _complete_from_cache(job, entry, worker, lease=None)
+    worker.telemetry.event("lease_contention", job)
+    return GiveBack(backoff.contention_delay_s(delivery.receives, rand=worker.rand()))
+
+
+def _work(job: Job, lease: Lease, delivery: Delivery, worker: Worker) -> Decision:
+    """The attempt itself, with the lease in hand."""
+    entry = _fresh_entry(job, worker)
+    if entry is not None:
+        return _complete_from_cache(job, entry, worker, lease=lease) or _lost(job, lease, worker)
+    model = worker.catalogue.model(job.model)
+    vendor = worker.catalogue.vendor_of(model)
+    try:
+        answer = _call(job, model, vendor, lease, worker)
+    except VendorError as error:
+        return _after_error(job, error, model, delivery, worker, lease)
+    return _complete(job, answer, model, lease, worker)
+
+
+def _call(job: Job, model: Model, vendor: Vendor, lease: Lease, worker: Worker) -> VendorAnswer:
+    """One request on the wire. Raises VendorError, also when no time is left to begin it."""
+    body = payloads_of.load(job.input, payloads=worker.payloads)
+    left_s = lease.working_time_ms(worker.clock.now_ms()) / 1000 - FINISH_MARGIN_S / 2
+    if left_s < model.timeout_s.min:
+        raise VendorError("vendor_timeout", "The lease left no time for the call.", retryable=True)
+    with worker.telemetry.span(f"vendor {model.vendor}", job):
+        return worker.vendors.call(
+            VendorCall(
+                vendor=vendor,
+                model=model,
+                body=body,
+                idempotency_key=job.job_id,
+                timeout_s=min(model.timeout_s.max, left_s),
+                retry_after_max_s=worker.catalogue.service.retry_after_max_s,
+            )
+        )
+
+
+def _complete(
+    job: Job, answer: VendorAnswer, model: Model, lease: Lease, worker: Worker
+) -> Decision:
+    """Keeps the paid answer: in the job, and in the cache when it is whole."""
+    document: dict[str, object] = {"text": answer.text, "finish_reason": answer.finish_reason}
+    if answer.content is not None:
+        document["content"] = answer.content
+    result = payloads_of.keep(
+        strict_json.dump(document),
+        f"results/{job.tenant}/{job.job_id}/{job.fence}",
+        inline_bytes=INLINE_RESULT_BYTES,
+        payloads=worker.payloads,
+    )
+    now_ms = worker.clock.now_ms()
+    cost_nanos = model.price.cost_nanos(answer.input_tokens, answer.output_tokens)
+    new = transitions.completed(
+        job,
+        now_ms=now_ms,
+        result=result,
+        source="vendor",
+        input_tokens=answer.input_tokens,
+        output_tokens=answer.output_tokens,
+        cost_nanos=cost_nanos,
+        vendor_request_id=answer.vendor_request_id,
+        upstream_latency_ms=answer.latency_ms,
+    )
+    entry = None
+    if job.cache_scope != "none" and answer.cacheable:
+        hard_ms = now_ms + round(model.cache.hard_ttl_s * 1000)
+        entry = CacheEntry(
+            cache_key=job.cache_key,
+            scope=job.cache_scope,
+            tenant=job.tenant,
+            model=job.model,
+            result=result,
+            input_tokens=answer.input_tokens,
+            output_tokens=answer.output_tokens,
+            cost_nanos=cost_nanos,
+            vendor_request_id=answer.vendor_request_id,
+            stored_at_epoch_ms=now_ms,
+            hard_expires_at_epoch_ms=hard_ms,
+            ttl_epoch_s=(hard_ms + round(model.cache.stale_if_error_s * 1000)) // 1000,
+        )
+    written = _write(job, new, worker, lease=lease, entry=entry)
+    if written is None:
+        return _lost(job, lease, worker)
+    worker.telemetry.event("job_completed", written)
+    return Acknowledge()
+
+
+def _complete_from_cache(
+    job: Job, entry: CacheEntry, worker: Worker, *, lease: Lease | None
+) -> Decision | None:
+    """The result is there already; None: the job moved meanwhile."""
+    new = transitions.completed(
+        job, now_ms=worker.clock.now_ms(), result=entry.result, source="cache"
+    )
+    if _write(job, new, worker, lease=lease) is None:
+        return None
+    worker.telemetry.event("job_completed", new)
+    return Acknowledge()
+
+
+def _after_error(
+    job: Job,
+    error: VendorError,
+    model: Model,
+    delivery: Delivery,
+    worker: Worker,
+    lease: Lease,
+) -> Decision:
+    """A retry with backoff, or the end."""
+    now_ms = worker.clock.now_ms()
+    reason = _error(
+        job,
+        error.job_code,
+        str(error),
+        now_ms,
+        retryable=error.retryable,
+        http_status=error.http_status,
+        error_class=type(error.__cause__ or error).__name__,
+    )
+    worker.telemetry.event("vendor_error", job, **_about(reason))
+    delay_s = backoff.retry_delay_s(
+        job.attempts, rand=worker.rand(), retry_after_s=error.retry_after_s
+    )
+    not_before_ms = now_ms + round(delay_s * 1000)
+    if not error.retryable or job.attempts >= model.max_attempts:
+        return _fail(job, reason, delivery, worker, lease=lease) or _lost(job, lease, worker)
+    new = transitions.retrying(job, reason, not_before_ms=not_before_ms)
+    if _write(job, new, worker, lease=lease) is None:
+        return _lost(job, lease, worker)
+    worker.telemetry.event("job_retrying", new)
+    return GiveBack(delay_s)
+
+
+def _fail(
+    job: Job, reason: JobError, delivery: Delivery, worker: Worker, *, lease: Lease | None
+) -> Decision | None:
+    """Ends the job; the message goes on to the dead-letter queue by SQS itself. None: it moved."""
+    last = delivery.receives >= MAX_RECEIVES
+    new = transitions.failed(job, reason, now_ms=worker.clock.now_ms(), last_receive=last)
+    if _write(job, new, worker, lease=lease) is None:
+        return None
+    worker.telemetry.event("job_failed", new, **_about(reason))
+    return GiveBack()
+
+
+def _write(
+    old: Job,
+    new: Job,
+    worker: Worker,
+    *,
+    lease: Lease | None,
+    entry: CacheEntry | None = None,
+) -> Job | None:
+    """Writes a transition, for as long as the lease lets it be tried; None: the job moved."""
+    now_ms = worker.clock.now_ms()
+    outcome = worker.jobs.apply(
+        old,
+        new,
+        lease=lease,
+        entry=entry,
+        give_up_at_ms=None if lease is None else now_ms + lease.working_time_ms(now_ms),
+    )
+    if isinstance(outcome, Moved):
+        return None
+    if lease is not None:
+        worker.telemetry.event("lease_released", outcome.job)
+    return outcome.job
+
+
+def _send_on(job: Job, delivery: Delivery, worker: Worker) -> Decision:
+    """A message of a failed job: back at once, until SQS moves it to the dead-letter queue."""
+    if delivery.receives >= MAX_RECEIVES and job.status is JobStatus.FAILED:
+        worker.jobs.apply(job, transitions.dead_lettered(job))
+        worker.telemetry.event("job_dead_lettered", job)
+    return GiveBack()
+
+
+def _fresh_entry(job: Job, worker: Worker) -> CacheEntry | None:
+    if job.cache_scope == "none":
+        return None
+    entry = worker.cache.read(job.cache_key)
+    if entry is None or not entry.answers(worker.clock.now_ms()):
+        return None
+    return entry
+
+
+def _lost(job: Job, lease: Lease, worker: Worker) -> Decision:
+    """Somebody else moved the job while we had it: nothing of ours is written.
+
+    The next delivery finds out what the job is now.
+    """
+    worker.jobs.release(lease)
+    worker.telemetry.event("lease_lost", job)
+    return GiveBack(backoff.contention_delay_s(1, rand=worker.rand()))
+
+
+def _error(
+    job: Job,
+    code: str,
+    message: str,
+    now_ms: int,
+    *,
+    retryable: bool = False,
+    http_status: int | None = None,
+    error_class: str = "SluicewayError",
+) -> JobError:
+    return JobError(
+        code=code,
+        message=message,
+        retryable=retryable,
+        attempt=job.attempts,
+        at_epoch_ms=now_ms,
+        error_class=error_class,
+        http_status=http_status,
+    )
+
+
+def _about(reason: JobError) -> dict[str, str | int | bool]:
+    return {
+        "code": reason.code,
+        "error_class": reason.error_class,
+        "http_status": reason.http_status or 0,
+        "retryable": reason.retryable,
+    }

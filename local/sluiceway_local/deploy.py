@@ -1,0 +1,139 @@
+"""Deploys template.yaml to the emulator by CloudFormation, the way `sam deploy` does it to AWS."""
+
+import hashlib
+import io
+import json
+import zipfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from botocore.exceptions import ClientError, WaiterError
+from samtranslator.yaml_helper import yaml_parse
+
+from sluiceway_local import emulator
+
+CODE_BUCKET = "sluiceway-local-code"
+CATALOGUE_PATH = "python/sluiceway/catalogue.toml"
+"""Of the packaged catalogue, within the layer's archive."""
+
+PARAMETERS = {
+    "Target": "local",
+    "WorkerConcurrency": "20",
+    "ApiRequestsPerSecond": "1000",
+    "ApiBurst": "1000",
+}
+"""Twenty workers: enough for a laptop, and each is a process."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What to deploy: the sources as they are, or what `sam build` made of them."""
+
+    root: Path
+    built: bool = False
+
+    @property
+    def template(self) -> Path:
+        """The template whose paths are relative to its own folder."""
+        return (
+            self.root / ".aws-sam/build/template.yaml"
+            if self.built
+            else self.root / "template.yaml"
+        )
+
+
+def deploy(source: Source, *, endpoint_url: str, stack: str, catalogue: str) -> dict[str, str]:
+    """Creates or updates the stack, and gives its outputs.
+
+    Raises RuntimeError with CloudFormation's own reasons when it fails.
+    """
+    template = yaml_parse(source.template.read_text())
+    s3 = emulator.client("s3", endpoint_url)
+    s3.create_bucket(Bucket=CODE_BUCKET)
+    base = source.template.parent
+    for resource in template["Resources"].values():
+        properties = resource.get("Properties", {})
+        if resource["Type"] == "AWS::Serverless::Function":
+            archive = _zip(_files(base / properties["CodeUri"]))
+            properties["CodeUri"] = _upload(s3, archive)
+        elif resource["Type"] == "AWS::Serverless::LayerVersion":
+            folder = base / properties["ContentUri"]
+            files = (
+                _files(folder)
+                if source.built
+                else _files(folder / "sluiceway", "python/sluiceway/")
+            )
+            content = {**dict(files), CATALOGUE_PATH: catalogue.encode()}
+            properties["ContentUri"] = _upload(s3, _zip(content.items()))
+    _apply(template, endpoint_url=endpoint_url, stack=stack)
+    answer = emulator.client("cloudformation", endpoint_url).describe_stacks(StackName=stack)
+    return {output["OutputKey"]: output["OutputValue"] for output in answer["Stacks"][0]["Outputs"]}
+
+
+def reserved_concurrency(template: dict[str, Any]) -> int:
+    """What the template reserves for the workers under PARAMETERS."""
+    row = template["Mappings"]["Concurrency"][PARAMETERS["WorkerConcurrency"]]
+    reserved: int = row["Reserved"]
+    return reserved
+
+
+def _apply(template: dict[str, Any], *, endpoint_url: str, stack: str) -> None:
+    cloudformation = emulator.client("cloudformation", endpoint_url)
+    request: dict[str, Any] = {
+        "StackName": stack,
+        "TemplateBody": json.dumps(template),
+        "Parameters": [
+            {"ParameterKey": name, "ParameterValue": value} for name, value in PARAMETERS.items()
+        ],
+        "Capabilities": ["CAPABILITY_IAM", "CAPABILITY_AUTO_EXPAND"],
+    }
+    try:
+        cloudformation.describe_stacks(StackName=stack)
+    except ClientError:
+        cloudformation.create_stack(**request)
+        done = "stack_create_complete"
+    else:
+        try:
+            cloudformation.update_stack(**request)
+        except ClientError as error:
+            if "No updates" in str(error):
+                return
+            raise
+        done = "stack_update_complete"
+    try:
+        cloudformation.get_waiter(done).wait(
+            StackName=stack, WaiterConfig={"Delay": 1, "MaxAttempts": 120}
+        )
+    except WaiterError as error:
+        events = cloudformation.describe_stack_events(StackName=stack)["StackEvents"]
+        reasons = [
+            f"{event['LogicalResourceId']}: {event.get('ResourceStatusReason', '')}"
+            for event in events
+            if event["ResourceStatus"].endswith("FAILED")
+        ]
+        raise RuntimeError("the deployment failed:\n  " + "\n  ".join(reasons)) from error
+
+
+def _files(folder: Path, prefix: str = "") -> Iterable[tuple[str, bytes]]:
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and "__pycache__" not in path.parts:
+            yield prefix + path.relative_to(folder).as_posix(), path.read_bytes()
+
+
+def _zip(files: Iterable[tuple[str, bytes]]) -> bytes:
+    """An archive that depends on its contents alone: unchanged code isn't deployed again."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        for name, data in files:
+            info = zipfile.ZipInfo(name)
+            info.external_attr = 0o644 << 16
+            archive.writestr(info, data)
+    return buffer.getvalue()
+
+
+def _upload(s3: Any, archive: bytes) -> dict[str, str]:
+    key = f"{hashlib.sha256(archive).hexdigest()}.zip"
+    s3.put_object(Bucket=CODE_BUCKET, Key=key, Body=archive)
+    return {"Bucket": CODE_BUCKET, "Key": key}

@@ -1,0 +1,119 @@
+"""MiniStack, the emulator that runs inside this Python: no Docker, no account.
+
+What it leaves out of a deployment is done here afterwards, so that the template stays AWS's.
+"""
+
+import socket
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from botocore.config import Config
+from localstack_client.session import Session
+
+from sluiceway_local import processes
+from sluiceway_local.processes import REGION, Process
+
+START_TIMEOUT_S = 60.0
+
+
+def start(port: int, log: Path, *, python: str = sys.executable) -> Process:
+    """Starts MiniStack on loopback. Raises RuntimeError when it doesn't come up."""
+    if not port_is_free(port):
+        raise RuntimeError(f"port {port} is in use; choose another with --port")
+    process = processes.start(
+        [python, "-m", "ministack"],
+        env=processes.clean_environment(
+            BIND_HOST="127.0.0.1",
+            GATEWAY_PORT=str(port),
+            MINISTACK_REGION=REGION,
+            LAMBDA_EXECUTOR="local",
+            LOG_LEVEL="WARNING",
+            PYTHONWARNINGS="ignore",
+        ),
+        log=log,
+    )
+    ready = processes.wait_for(
+        lambda: healthy(f"http://127.0.0.1:{port}") or not process.alive(),
+        timeout_s=START_TIMEOUT_S,
+        pause_s=0.1,
+    )
+    if not ready or not process.alive():
+        process.stop()
+        raise RuntimeError(f"the emulator didn't start; see {log}")
+    return process
+
+
+def healthy(endpoint_url: str) -> bool:
+    """Whether an emulator answers there."""
+    try:
+        with urllib.request.urlopen(  # noqa: S310 - our own loopback address
+            f"{endpoint_url}/_ministack/health", timeout=2
+        ) as answer:
+            return bool(answer.status == 200)  # noqa: PLR2004
+    except (OSError, urllib.error.URLError):
+        return False
+
+
+def port_is_free(port: int) -> bool:
+    """Whether nobody listens there."""
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) != 0
+
+
+def free_port() -> int:
+    """A port that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def client(service: str, endpoint_url: str) -> Any:
+    """A client of the emulator, with credentials that open nothing else."""
+    session = Session(
+        aws_access_key_id="test",
+        aws_secret_access_key="test",  # noqa: S106 - the emulator's
+        aws_session_token=None,
+        region_name=REGION,
+        localstack_host=endpoint_url.removeprefix("http://"),
+    )
+    return session.client(
+        service,
+        config=Config(retries={"mode": "standard", "total_max_attempts": 3}, read_timeout=120),
+    )
+
+
+def apply_what_is_left_out(
+    endpoint_url: str, template: Mapping[str, Any], outputs: Mapping[str, str], *, reserved: int
+) -> str:
+    """Does what MiniStack's CloudFormation skips, and gives the id of the REST API.
+
+    These are the workers' reserved concurrency, the gateway's own error replies, and the media
+    types that it takes for binary.
+    """
+    client("lambda", endpoint_url).put_function_concurrency(
+        FunctionName=outputs["RunJobFunctionName"], ReservedConcurrentExecutions=reserved
+    )
+    gateway = client("apigateway", endpoint_url)
+    api_id: str = outputs["ApiUrl"].split("//", 1)[1].split(".", 1)[0]
+    for kind, reply in template["Resources"]["Api"]["Properties"]["GatewayResponses"].items():
+        gateway.put_gateway_response(
+            restApiId=api_id,
+            responseType=kind,
+            **({"statusCode": reply["StatusCode"]} if "StatusCode" in reply else {}),
+            responseParameters={
+                f"gatewayresponse.header.{name}": value
+                for name, value in reply["ResponseParameters"]["Headers"].items()
+            },
+            responseTemplates=reply["ResponseTemplates"],
+        )
+    gateway.update_rest_api(
+        restApiId=api_id,
+        patchOperations=[{"op": "add", "path": "/binaryMediaTypes/application~1octet-stream"}],
+    )
+    gateway.create_deployment(restApiId=api_id, stageName="v1")
+    return api_id

@@ -1,0 +1,98 @@
+"""Processes that the local stack starts, and stops again: these and no others."""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+STOP_TIMEOUT_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A started process. Its start time tells it from a later one with the same number."""
+
+    pid: int
+    born: str
+
+    def alive(self) -> bool:
+        """Whether it still runs."""
+        _reap(self.pid)
+        return _birth(self.pid) == self.born
+
+    def stop(self) -> None:
+        """Ends it and what it started: politely, then not. Does nothing when it is gone."""
+        for how in (signal.SIGTERM, signal.SIGKILL):
+            if not self.alive():
+                return
+            try:
+                os.killpg(self.pid, how)
+            except ProcessLookupError:
+                return
+            wait_for(lambda: not self.alive(), timeout_s=STOP_TIMEOUT_S)
+
+
+def start(command: Sequence[str], *, env: Mapping[str, str], log: Path) -> Process:
+    """Starts `command` in a session of its own: it outlives us and is stopped as a whole."""
+    with log.open("wb") as output:
+        child = subprocess.Popen(  # noqa: S603 - our own command lines
+            list(command),
+            env=dict(env),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    return Process(child.pid, _birth(child.pid))
+
+
+def wait_for(happened: Callable[[], bool], *, timeout_s: float, pause_s: float = 0.05) -> bool:
+    """Polls until `happened` or the timeout; gives which it was."""
+    ends = time.monotonic() + timeout_s
+    while time.monotonic() < ends:
+        if happened():
+            return True
+        time.sleep(pause_s)
+    return happened()
+
+
+def clean_environment(**extra: str) -> dict[str, str]:
+    """What a child needs of ours: paths, and nothing of the user's AWS account."""
+    kept = ("PATH", "HOME", "TMPDIR", "LANG", "SSL_CERT_FILE")
+    return {
+        **{name: os.environ[name] for name in kept if name in os.environ},
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+        "AWS_DEFAULT_REGION": REGION,
+        "AWS_CONFIG_FILE": os.devnull,
+        "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
+        "AWS_EC2_METADATA_DISABLED": "true",
+        **extra,
+    }
+
+
+REGION = "us-east-1"
+"""Of the local stack."""
+
+
+def _birth(pid: int) -> str:
+    """When the process started, as `ps` tells it; "" when there is none or only its remains."""
+    shown = subprocess.run(  # noqa: S603 - a number
+        ["/bin/ps", "-o", "state=,lstart=", "-p", str(pid)],
+        capture_output=True,
+        text=True,
+        check=False,
+    ).stdout.strip()
+    state, _, born = shown.partition(" ")
+    return "" if state.startswith("Z") else born.strip()
+
+
+def _reap(pid: int) -> None:
+    """Lets go of a child that ended; of others there is nothing to let go."""
+    try:
+        os.waitpid(pid, os.WNOHANG)
+    except ChildProcessError:
+        return

@@ -1,0 +1,199 @@
+"""The local stack as a whole: up, down, status."""
+
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from samtranslator.yaml_helper import yaml_parse
+from sluiceway.adapters.dynamodb import Table
+from sluiceway.adapters.dynamodb_partner_keys import DynamoDBPartnerKeys
+from sluiceway.bootstrap import SystemClock
+from sluiceway.domain import catalogue as catalogues
+from sluiceway.domain.api_key import SCOPES
+from sluiceway_cli.keys import create_key
+
+from sluiceway_local import deploy, emulator, processes, state
+from sluiceway_local.processes import REGION, Process
+from sluiceway_local.state import LocalStack, Running
+
+STACK = "sluiceway-local"
+DEFAULT_PORT = 4566
+PARTNERS = {
+    "acme": SCOPES,
+    "globex": ("submit", "read", "cancel"),
+}
+"""Two tenants with their scopes: one that may everything, one ordinary."""
+
+DEFAULT_CATALOGUE = Path(__file__).with_name("catalogue.toml")
+FAKE_VENDOR_KEY = "local-vendor-key"
+SIMULATOR_TIMEOUT_S = 20.0
+
+
+def up(
+    source: deploy.Source,
+    *,
+    port: int = DEFAULT_PORT,
+    vendor_url: str | None = None,
+    catalogue: Path = DEFAULT_CATALOGUE,
+    say: Callable[[str], None] = lambda _: None,
+    folder: Path = state.FOLDER,
+    python: str = sys.executable,
+) -> LocalStack:
+    """Starts what isn't running, deploys, and writes `.sluiceway/local.json`.
+
+    On a running stack only the deployment is repeated, and the data stays.
+    Raises RuntimeError or CatalogueError with what is wrong, and leaves nothing half-started.
+    """
+    checked = catalogues.parse(catalogue.read_text())  # before anything starts
+    folder.mkdir(parents=True, exist_ok=True)
+    before = state.read(folder)
+    running = _still_running(state.read_running(folder))
+    started: list[Process] = []
+
+    def launch(name: str, make: Callable[[], Process]) -> None:
+        nonlocal running
+        process = make()
+        started.append(process)
+        running = Running({**running.processes, name: process})
+        state.write_running(running, folder)
+
+    try:
+        if "emulator" not in running.processes:
+            say("starting the emulator (MiniStack)")
+            launch("emulator", lambda: emulator.start(port, folder / "emulator.log", python=python))
+            before = None  # its data went with the last one
+            endpoint_url = f"http://127.0.0.1:{port}"
+        else:
+            endpoint_url = before.endpoint_url if before else f"http://127.0.0.1:{port}"
+        if vendor_url is None:
+            if "simulator" not in running.processes:
+                say("starting the vendor simulator")
+                launch("simulator", lambda: _start_simulator(folder))
+            vendor_url = f"{_simulator_url(folder)}/v1"
+        say("deploying template.yaml")
+        return _deploy(
+            source,
+            endpoint_url=endpoint_url,
+            vendor_url=vendor_url,
+            catalogue=catalogue,
+            secrets={vendor.api_key_secret for vendor in checked.vendors.values()},
+            before=before,
+            pid=running.processes["emulator"].pid,
+            folder=folder,
+        )
+    except BaseException:
+        for process in started:
+            process.stop()
+        if started:
+            state.forget(folder)
+        raise
+
+
+def down(folder: Path = state.FOLDER) -> list[str]:
+    """Stops what `up` started, and gives the names of what was still running."""
+    running = _still_running(state.read_running(folder))
+    for process in running.processes.values():
+        process.stop()
+    state.forget(folder)
+    return sorted(running.processes)
+
+
+def status(folder: Path = state.FOLDER) -> dict[str, Any]:
+    """What runs here."""
+    stack = state.read(folder)
+    running = _still_running(state.read_running(folder))
+    return {
+        "running": stack is not None and "emulator" in running.processes,
+        "api_url": stack.api_url if stack else None,
+        "endpoint_url": stack.endpoint_url if stack else None,
+        "vendor_url": stack.vendor_url if stack else None,
+        "processes": {name: process.pid for name, process in running.processes.items()},
+    }
+
+
+def _deploy(
+    source: deploy.Source,
+    *,
+    endpoint_url: str,
+    vendor_url: str,
+    catalogue: Path,
+    secrets: set[str],
+    before: LocalStack | None,
+    pid: int,
+    folder: Path,
+) -> LocalStack:
+    content = _with_vendor(catalogue.read_text(), vendor_url)
+    _make_secrets(endpoint_url, secrets - {""})
+    outputs = deploy.deploy(source, endpoint_url=endpoint_url, stack=STACK, catalogue=content)
+    template = yaml_parse(source.template.read_text())
+    api_id = emulator.apply_what_is_left_out(
+        endpoint_url, template, outputs, reserved=deploy.reserved_concurrency(template)
+    )
+    stack = LocalStack(
+        api_url=f"{endpoint_url}/_aws/execute-api/{api_id}/v1",
+        endpoint_url=endpoint_url,
+        region=REGION,
+        stack=STACK,
+        partners=before.partners if before else {},
+        outputs=outputs,
+        vendor_url=vendor_url,
+        pid=pid,
+    )
+    if not stack.partners:
+        keys = DynamoDBPartnerKeys(
+            Table(emulator.client("dynamodb", endpoint_url)), outputs["PartnersTableName"]
+        )
+        made = {
+            tenant: create_key(tenant, scopes, keys=keys, clock=SystemClock())[0]
+            for tenant, scopes in PARTNERS.items()
+        }
+        stack = replace(stack, partners=made)
+    state.write(stack, folder)
+    return stack
+
+
+def _with_vendor(text: str, vendor_url: str) -> str:
+    """The catalogue with every vendor's base_url replaced."""
+    return re.sub(
+        r'^(\s*base_url\s*=\s*)"[^"]*"', rf'\g<1>"{vendor_url}"', text, flags=re.MULTILINE
+    )
+
+
+def _make_secrets(endpoint_url: str, names: set[str]) -> None:
+    client = emulator.client("secretsmanager", endpoint_url)
+    for name in sorted(names):
+        try:
+            client.create_secret(Name=name, SecretString=FAKE_VENDOR_KEY)
+        except client.exceptions.ResourceExistsException:
+            continue
+
+
+def _start_simulator(folder: Path) -> Process:
+    log = folder / "simulator.log"
+    process = processes.start(
+        [sys.executable, "-m", "sluiceway_local.simulator", "--port", "0"],
+        env=processes.clean_environment(),
+        log=log,
+    )
+    if (
+        not processes.wait_for(
+            lambda: "listening on" in log.read_text() or not process.alive(),
+            timeout_s=SIMULATOR_TIMEOUT_S,
+        )
+        or not process.alive()
+    ):
+        process.stop()
+        raise RuntimeError(f"the vendor simulator didn't start; see {log}")
+    return process
+
+
+def _simulator_url(folder: Path) -> str:
+    line = (folder / "simulator.log").read_text().splitlines()[0]
+    return line.removeprefix("listening on ").strip()
+
+
+def _still_running(running: Running) -> Running:
+    return Running({name: one for name, one in running.processes.items() if one.alive()})

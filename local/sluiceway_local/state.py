@@ -1,0 +1,81 @@
+"""What is known of the local stack of a folder: `.sluiceway/local.json`, and its processes."""
+
+import json
+import os
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sluiceway_local.processes import Process
+
+FOLDER = Path(".sluiceway")
+
+
+@dataclass(frozen=True, slots=True)
+class LocalStack:
+    """The contents of `.sluiceway/local.json`; programs outside the repository read it."""
+
+    api_url: str
+    endpoint_url: str
+    region: str
+    stack: str
+    partners: dict[str, str]
+    outputs: dict[str, str]
+    vendor_url: str
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """The processes that `down` stops, by name."""
+
+    processes: dict[str, Process] = field(default_factory=dict)
+
+
+def read(folder: Path = FOLDER) -> LocalStack | None:
+    """The stack that was started in this folder; None when there is none."""
+    raw = _read_json(folder / "local.json")
+    return None if raw is None else LocalStack(**raw)
+
+
+def write(stack: LocalStack, folder: Path = FOLDER) -> None:
+    """Keys are in it, so only its owner may read it."""
+    _write_json(folder / "local.json", asdict(stack))
+
+
+def read_running(folder: Path = FOLDER) -> Running:
+    """What was started."""
+    raw = _read_json(folder / "processes.json") or {}
+    return Running({name: Process(**process) for name, process in raw.items()})
+
+
+def write_running(running: Running, folder: Path = FOLDER) -> None:
+    """Written after each start, so that an interrupted `up` leaves nothing unknown behind."""
+    _write_json(
+        folder / "processes.json",
+        {name: asdict(process) for name, process in running.processes.items()},
+    )
+
+
+def forget(folder: Path = FOLDER) -> None:
+    """After a `down`."""
+    for name in ("local.json", "processes.json"):
+        (folder / name).unlink(missing_ok=True)
+
+
+def _read_json(path: Path) -> dict[str, Any] | None:
+    try:
+        raw: dict[str, Any] = json.loads(path.read_text())
+    except FileNotFoundError:
+        return None
+    return raw
+
+
+def _write_json(path: Path, value: dict[str, Any]) -> None:
+    """All or nothing: a reader never sees half a file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_suffix(".draft")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        json.dump(value, file, indent=2)
+    draft.replace(path)
