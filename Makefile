@@ -1,0 +1,94 @@
+# A newcomer needs `make demo` and `make test`; `make check` is what CI runs besides.
+.DEFAULT_GOAL := help
+SHELL := /bin/sh
+
+PYTHON ?= python3
+BIN := .venv/bin
+SAM := .venv-sam/bin/sam
+# The template's Python, for `sam build`: on the PATH, or one that pyenv has.
+PYTHON313 ?= $(shell command -v python3.13 2>/dev/null || ls -d "$${PYENV_ROOT:-$$HOME/.pyenv}"/versions/3.13*/bin/python3.13 2>/dev/null | tail -n 1)
+PIP := -m pip --disable-pip-version-check --no-input install --quiet
+
+export SAM_CLI_TELEMETRY := 0
+export PYTHONDONTWRITEBYTECODE := 1
+
+.PHONY: help demo test test-fast check lint types imports template build audit bench lock clean
+
+help: ## This list
+	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: .venv/local ## Set up, and run the main job on a local stack
+	@$(BIN)/sluiceway demo
+
+test: .venv/dev build ## Set up, and run all tests
+	@$(BIN)/python -m pytest
+
+test-fast: .venv/dev ## The tests that need no whole stack and no build
+	@$(BIN)/python -m pytest -m "not slow"
+
+check: lint types imports template build audit ## Lint, types, import rules, template, build, known holes
+
+lint: .venv/dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: .venv/dev
+	$(BIN)/mypy layers/core/sluiceway cli/sluiceway_cli local/sluiceway_local functions/*/app.py bench/*.py
+
+imports: .venv/dev
+	@$(BIN)/lint-imports --no-logo
+
+template: .venv-sam/installed
+	$(SAM) validate --lint --region us-east-1
+
+audit: .venv/dev
+	$(BIN)/pip-audit --progress-spinner off --disable-pip --require-hashes -r layers/core/requirements.txt
+
+build: .venv-sam/installed ## Package the functions and the layer as AWS gets them (needs a Python 3.13)
+ifeq ($(PYTHON313),)
+	@echo "no Python 3.13 found: skipping sam build, and the tests of what it makes skip too"
+else
+	@PATH="$(dir $(PYTHON313)):$$PATH" $(SAM) build --cached
+endif
+
+bench: .venv/dev ## Measure, and print figures
+	$(BIN)/python bench/aws_calls.py
+
+lock: .venv/dev ## Make the locks in requirements/ anew
+	$(BIN)/python $(PIP) uv
+	cd requirements && for name in dev local core; do \
+		test $$name = dev && with= || with="-c dev.txt"; \
+		../$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+			--no-emit-index-url --no-header --no-annotate $$with $$name.in -o $$name.txt || exit 1; \
+	done
+	mv requirements/core.txt layers/core/requirements.txt
+	cd requirements && ../$(BIN)/uv pip compile --quiet --universal --python-version 3.11 \
+		--generate-hashes --no-emit-index-url --no-header --no-annotate sam.in -o sam.txt
+
+clean: ## Remove what was made here
+	-@test ! -x $(BIN)/sluiceway || $(BIN)/sluiceway local down
+	rm -rf .venv .venv-sam .aws-sam .sluiceway .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.venv/python: Makefile
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "Sluiceway needs Python 3.11 or newer; set PYTHON=..."; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@touch $@
+
+.venv/local: .venv/python requirements/local.txt pyproject.toml
+	@echo "installing what the local stack needs"
+	@$(BIN)/python $(PIP) --require-hashes -r requirements/local.txt
+	@$(BIN)/python $(PIP) --no-deps --no-build-isolation -e .
+	@touch $@
+
+.venv/dev: .venv/local requirements/dev.txt
+	@echo "installing what the tests and checks need"
+	@$(BIN)/python $(PIP) --require-hashes -r requirements/dev.txt
+	@touch $@
+
+.venv-sam/installed: requirements/sam.txt
+	@echo "installing the SAM command line"
+	@test -x .venv-sam/bin/python || $(PYTHON) -m venv .venv-sam
+	@.venv-sam/bin/python $(PIP) --require-hashes -r requirements/sam.txt
+	@touch $@
