@@ -1,9 +1,15 @@
 """Making API keys."""
 
+import re
 import secrets
+from typing import Any
 
 from sluiceway.domain import api_key
+from sluiceway.http import rfc3339
 from sluiceway.ports import Clock, PartnerKey, PartnerKeys
+
+TENANT_PATTERN = r"[a-z0-9][a-z0-9._-]{0,63}"
+"""The catalogue's rule for names: a tenant is part of keys, metrics and message groups."""
 
 
 def create_key(
@@ -28,3 +34,33 @@ def create_key(
     )
     keys.add(stored)
     return key, stored
+
+
+def valid_tenant(name: str) -> str:
+    """`name`, when it may name a tenant. Raises ValueError."""
+    if not re.fullmatch(TENANT_PATTERN, name):
+        raise ValueError(
+            f"{name!r} can't name a tenant: up to 64 lower-case letters, digits, '.', '_' and '-'"
+        )
+    return name
+
+
+def shown(key: PartnerKey, *, now_s: float) -> dict[str, Any]:
+    """What is told of a key; never the key."""
+    if key.revoked_at_epoch_s is not None:
+        status = "revoked"
+    else:
+        status = "live" if key.usable(now_s) else "expired"
+    return {
+        "key_id": key.key_id,
+        "tenant": key.tenant,
+        "status": status,
+        "scopes": list(key.scopes),
+        "created_at": _moment(key.created_at_epoch_s),
+        "expires_at": _moment(key.expires_at_epoch_s),
+        "revoked_at": _moment(key.revoked_at_epoch_s),
+    }
+
+
+def _moment(epoch_s: int | None) -> str | None:
+    return rfc3339(None if epoch_s is None else epoch_s * 1000)

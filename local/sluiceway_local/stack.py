@@ -1,7 +1,11 @@
 """The local stack as a whole: up, down, status."""
 
+import os
 import re
+import shutil
+import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +34,23 @@ PARTNERS = {
 DEFAULT_CATALOGUE = Path(__file__).with_name("catalogue.toml")
 FAKE_VENDOR_KEY = "local-vendor-key"
 SIMULATOR_TIMEOUT_S = 20.0
+WATCH_PAUSE_S = 1.0
+BUILT_PYTHON = "3.13"
+"""Of the template's runtime."""
+
+
+def source(*, built: bool = False) -> deploy.Source:
+    """What to deploy: the repository of this folder, or of this package.
+
+    Raises RuntimeError when `built` is asked for before `make build`.
+    """
+    here = Path.cwd()
+    root = here if (here / "template.yaml").exists() else Path(__file__).resolve().parents[2]
+    found = deploy.Source(root, built)
+    if not found.template.exists():
+        what = "there is nothing built; run: make build" if built else "there is no template.yaml"
+        raise RuntimeError(what)
+    return found
 
 
 def up(
@@ -99,6 +120,12 @@ def down(folder: Path = state.FOLDER) -> list[str]:
         process.stop()
     state.forget(folder)
     return sorted(running.processes)
+
+
+def watch(folder: Path = state.FOLDER) -> None:
+    """Returns when the emulator has ended, or by KeyboardInterrupt."""
+    while "emulator" in _still_running(state.read_running(folder)).processes:
+        time.sleep(WATCH_PAUSE_S)
 
 
 def status(folder: Path = state.FOLDER) -> dict[str, Any]:
@@ -197,3 +224,38 @@ def _simulator_url(folder: Path) -> str:
 
 def _still_running(running: Running) -> Running:
     return Running({name: one for name, one in running.processes.items() if one.alive()})
+
+
+def interpreter(*, built: bool, say: Callable[[str], None]) -> str:
+    """The Python that runs MiniStack, and so the functions: ours, or for `built` the template's.
+
+    Raises RuntimeError when `built` needs a Python that can't be found.
+    """
+    if not built:
+        return sys.executable
+    if f"{sys.version_info.major}.{sys.version_info.minor}" == BUILT_PYTHON:
+        return sys.executable
+    environment = state.FOLDER / f"python{BUILT_PYTHON}"
+    python = environment / "bin/python"
+    if not (environment / "ready").exists():
+        say(f"making an environment with Python {BUILT_PYTHON} for what was built")
+        lock = source().root / "requirements/local.txt"
+        for command in (
+            [_find_python(), "-m", "venv", "--clear", str(environment)],
+            [str(python), "-m", "pip", "install", "-q", "--require-hashes", "-r", str(lock)],
+        ):
+            done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
+            if done.returncode:
+                raise RuntimeError(done.stderr.strip())
+        (environment / "ready").touch()
+    return str(python.absolute())
+
+
+def _find_python() -> str:
+    """A Python of the template's version: on the PATH, or one that pyenv has."""
+    found = shutil.which(f"python{BUILT_PYTHON}")
+    root = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
+    others = sorted(root.glob(f"versions/{BUILT_PYTHON}.*/bin/python{BUILT_PYTHON}"))
+    if found is None and not others:
+        raise RuntimeError(f"--built needs a Python {BUILT_PYTHON}; there is none on the PATH")
+    return found or str(others[-1])

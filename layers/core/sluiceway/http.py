@@ -90,9 +90,9 @@ def job_reply(
         "status": job.status.value,
         "model": job.model,
         "priority": job.lane,
-        "created_at": _rfc3339(job.created_at_epoch_ms),
-        "started_at": _rfc3339(job.started_at_epoch_ms),
-        "completed_at": _rfc3339(job.completed_at_epoch_ms or job.failed_at_epoch_ms),
+        "created_at": rfc3339(job.created_at_epoch_ms),
+        "started_at": rfc3339(job.started_at_epoch_ms),
+        "completed_at": rfc3339(job.completed_at_epoch_ms or job.failed_at_epoch_ms),
         "attempts": job.attempts,
         "deduplicated": deduplicated,
         "cache": {"status": "miss" if job.result_source != "cache" else "hit", "stale": False},
@@ -112,7 +112,7 @@ def job_reply(
             "code": job.error.code,
             "message": job.error.message,
             "retryable": job.error.retryable,
-            "at": _rfc3339(job.error.at_epoch_ms),
+            "at": rfc3339(job.error.at_epoch_ms),
         }
     headers = {"Cache-Status": "sluiceway; fwd=miss"}
     if status == 202:  # noqa: PLR2004
@@ -126,7 +126,7 @@ def hit_reply(entry: CacheEntry, result: bytes, *, base_path: str, now_ms: int) 
     """A cache entry as the partner sees it: a completed job that cost nothing."""
     hit_id = ids.hit_id(entry.cache_key)
     age_s = entry.age_s(now_ms)
-    stored_at = _rfc3339(entry.stored_at_epoch_ms)
+    stored_at = rfc3339(entry.stored_at_epoch_ms)
     body = {
         "id": hit_id,
         "object": "job",
@@ -169,7 +169,8 @@ def _cost(nanos: int | None) -> float:
     return (nanos or 0) / 1e9
 
 
-def _rfc3339(epoch_ms: int | None) -> str | None:
+def rfc3339(epoch_ms: int | None) -> str | None:
+    """`2026-01-01T00:00:00.000Z` for epoch milliseconds."""
     if epoch_ms is None:
         return None
     moment = datetime.fromtimestamp(math.floor(epoch_ms / 1000), UTC)

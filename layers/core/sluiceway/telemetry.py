@@ -129,7 +129,7 @@ class PowertoolsTelemetry:
             self.metrics.flush_metrics()
 
     def error(self, name: str, error: BaseException) -> None:
-        """An error that nobody expected; its text may hold a prompt, so class and place are told."""
+        """An error that nobody expected: class and place, since its text may hold a prompt."""
         place = error.__traceback__
         while place is not None and place.tb_next is not None:
             place = place.tb_next

@@ -5,8 +5,10 @@ from typing import Annotated, Any, Literal
 from pydantic import (
     BaseModel,
     ConfigDict,
+    Discriminator,
     Field,
     StringConstraints,
+    Tag,
     ValidationError,
     field_validator,
 )
@@ -51,7 +53,10 @@ class SubmitRequest(_Strict):
     """What a partner asks for; shapes and limits as in docs/architecture.md."""
 
     model: ShortText
-    input: Annotated[str, StringConstraints(min_length=1)] | Chat
+    input: Annotated[
+        Annotated[str, StringConstraints(min_length=1), Tag("text")] | Annotated[Chat, Tag("chat")],
+        Discriminator(lambda value: "text" if isinstance(value, str) else "chat"),
+    ]
     options: dict[str, Any] = Field(default_factory=dict)
     priority: Lane | None = None
     locale: Annotated[str, StringConstraints(min_length=2, max_length=35)] | None = None
@@ -100,5 +105,7 @@ def parse_submit(body: bytes) -> SubmitRequest:
 
 
 def _path(location: tuple[int | str, ...]) -> str:
-    """`input.messages.0.role` for a fault's place; union branches' own names are left out."""
-    return ".".join(str(part) for part in location if part not in {"constrained-str", "Chat"})
+    """`input.messages.0.role` for a fault's place; the tags of `input`'s two forms are left out."""
+    if location[:1] == ("input",) and location[1:2] in {("text",), ("chat",)}:
+        location = location[:1] + location[2:]
+    return ".".join(map(str, location))

@@ -1,0 +1,425 @@
+"""`sluiceway`: the command line for partners, operators and developers."""
+
+import contextlib
+import json
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from sluiceway.domain.api_key import SCOPES
+
+from sluiceway_cli import keys as key_making
+from sluiceway_cli import progress
+from sluiceway_cli.api import Api, ApiError, error_text
+from sluiceway_cli.target import find_target
+
+EXIT_REFUSED = 1
+EXIT_JOB_FAILED = 2
+EXIT_TIMEOUT = 3
+
+_as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON and nothing else.")
+
+
+def _use_stack(context: click.Context, _: click.Parameter, name: str | None) -> None:
+    """`--stack` may stand before the command or behind it."""
+    if name is not None:
+        context.obj = name
+
+
+_stack = click.option(
+    "--stack",
+    callback=_use_stack,
+    expose_value=False,
+    help="Name of a stack on AWS; else the local one of this folder.",
+)
+_tenant = click.option("--tenant", help="Local stack: use this partner's key.")
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@_stack
+def cli() -> None:
+    """Sluiceway: an asynchronous gateway for expensive, rate-limited AI models.
+
+    Commands talk to the local stack of this folder (.sluiceway/local.json), else to --stack in the
+    AWS environment. Partner commands take their key from SLUICEWAY_API_KEY.
+    """
+
+
+# ------------------------------------------------------------------------------------ partners
+
+
+@cli.command()
+@click.argument("model")
+@click.argument("prompt", required=False)
+@click.option("--input", "input_file", type=click.File("rb"), help="JSON of the input, or - .")
+@click.option("--options", default="{}", help="Options for the vendor, as JSON: '{\"top_p\": 1}'.")
+@click.option("--priority", type=click.Choice(["interactive", "batch"]))
+@click.option("--locale")
+@click.option("--safety-profile")
+@click.option("--deadline-s", type=int)
+@click.option("--wait", is_flag=True, help="Wait until the job has ended.")
+@click.option("--timeout", default=600.0, show_default=True, help="Seconds to wait at most.")
+@_tenant
+@_stack
+@_as_json
+@click.pass_obj
+def submit(
+    stack: str | None,
+    /,
+    model: str,
+    prompt: str | None,
+    input_file: Any,
+    options: str,
+    wait: bool,  # noqa: FBT001 - click passes options by name
+    timeout: float,
+    tenant: str | None,
+    as_json: bool,  # noqa: FBT001
+    **optional: Any,
+) -> None:
+    """Submit PROMPT to MODEL and print the job.
+
+    PROMPT is text; --input takes {"messages": [...]} instead; without either, standard input is
+    the text.
+    """
+    with _errors_told(as_json=as_json):
+        api = _api(stack, tenant)
+        body: dict[str, Any] = {"model": model, "input": _input(prompt, input_file)}
+        if given := _json_option("--options", options):
+            body["options"] = given
+        body |= {name: value for name, value in optional.items() if value is not None}
+        job = api.submit(body)
+        if wait:
+            job = _wait(api, job, timeout, as_json=as_json)
+        _print_job(job, as_json=as_json)
+
+
+@cli.command("wait")
+@click.argument("job_id")
+@click.option("--timeout", default=600.0, show_default=True, help="Seconds to wait at most.")
+@_tenant
+@_stack
+@_as_json
+@click.pass_obj
+def wait_for_job(
+    stack: str | None,
+    job_id: str,
+    timeout: float,
+    tenant: str | None,
+    as_json: bool,  # noqa: FBT001
+) -> None:
+    """Wait until JOB_ID has ended, and print it."""
+    with _errors_told(as_json=as_json):
+        api = _api(stack, tenant)
+        job = _wait(api, api.job(job_id), timeout, as_json=as_json)
+        _print_job(job, as_json=as_json)
+
+
+# ------------------------------------------------------------------------------------ jobs
+
+
+@cli.group()
+def jobs() -> None:
+    """Look at jobs as an operator."""
+
+
+@jobs.command("show")
+@click.argument("job_id")
+@_tenant
+@_stack
+@_as_json
+@click.pass_obj
+def show_job(stack: str | None, job_id: str, tenant: str | None, as_json: bool) -> None:  # noqa: FBT001
+    """Print what is known of JOB_ID; an operator names the tenant, a partner has a key."""
+    with _errors_told(as_json=as_json):
+        target = find_target(stack)
+        if target.can_read_tables and tenant is not None:
+            job = target.job(tenant, job_id)
+            if job is None:
+                raise click.ClickException(f"{tenant} has no job {job_id}.")
+            _print_row(job, as_json=as_json)
+        else:
+            _print_job(_api(stack, tenant).job(job_id), as_json=as_json)
+
+
+# ------------------------------------------------------------------------------------ keys
+
+
+@cli.group()
+def keys() -> None:
+    """Make, list and revoke partners' API keys."""
+
+
+@keys.command("create")
+@click.argument("tenant")
+@click.option(
+    "--scope",
+    "scopes",
+    multiple=True,
+    type=click.Choice(SCOPES),
+    default=("submit", "read", "cancel"),
+    show_default=True,
+    help="May be given several times.",
+)
+@click.option("--expires-in-days", type=click.FloatRange(min=0, min_open=True))
+@_stack
+@_as_json
+@click.pass_obj
+def create_key(
+    stack: str | None,
+    tenant: str,
+    scopes: tuple[str, ...],
+    expires_in_days: float | None,
+    as_json: bool,  # noqa: FBT001
+) -> None:
+    """Make a key for TENANT. It is shown once: nobody can look it up later."""
+    with _errors_told(as_json=as_json):
+        target = find_target(stack)
+        key, stored = key_making.create_key(
+            key_making.valid_tenant(tenant),
+            scopes,
+            keys=target.partner_keys(),
+            clock=target.clock,
+            expires_in_s=None if expires_in_days is None else round(expires_in_days * 86_400),
+        )
+        told = {"key": key, **key_making.shown(stored, now_s=target.clock.now_ms() / 1000)}
+        if as_json:
+            click.echo(json.dumps(told))
+            return
+        click.echo(f"key      {key}")
+        _print_fields({name: value for name, value in told.items() if name != "key"})
+        click.echo("Keep it now: it is not shown again.", err=True)
+
+
+@keys.command("list")
+@click.option("--tenant", help="Only this tenant's.")
+@_stack
+@_as_json
+@click.pass_obj
+def list_keys(stack: str | None, tenant: str | None, as_json: bool) -> None:  # noqa: FBT001
+    """List the keys: who, what for, until when; never the key itself."""
+    with _errors_told(as_json=as_json):
+        target = find_target(stack)
+        now_s = target.clock.now_ms() / 1000
+        listed = [
+            key_making.shown(key, now_s=now_s)
+            for key in target.partner_keys().all()
+            if tenant in {None, key.tenant}
+        ]
+        if as_json:
+            click.echo(json.dumps(listed))
+            return
+        if not listed:
+            click.echo("There are no keys.")
+        for key in listed:
+            click.echo(
+                f"{key['key_id']}  {key['tenant']:<16} {key['status']:<8} "
+                f"{' '.join(key['scopes'])}  created {key['created_at']}"
+                + (f"  expires {key['expires_at']}" if key["expires_at"] else "")
+            )
+
+
+@keys.command("revoke")
+@click.argument("key_id")
+@_stack
+@_as_json
+@click.pass_obj
+def revoke_key(stack: str | None, key_id: str, as_json: bool) -> None:  # noqa: FBT001
+    """Revoke KEY_ID. It stops working within a minute: the gateway asks again after 60 seconds."""
+    with _errors_told(as_json=as_json):
+        target = find_target(stack)
+        now_s = target.clock.now_ms() // 1000
+        revoked = target.partner_keys().revoke(key_id, now_s=now_s)
+        if revoked is None:
+            raise click.ClickException(f"there is no key {key_id}")
+        told = key_making.shown(revoked, now_s=now_s)
+        if as_json:
+            click.echo(json.dumps(told))
+        else:
+            _print_fields(told)
+
+
+# ------------------------------------------------------------------------------------ local
+
+
+@cli.group()
+def local() -> None:
+    """Run the whole stack on this machine: no Docker, no account."""
+
+
+@local.command("up")
+@click.option("--detach", is_flag=True, help="Return when it is up; `local down` stops it.")
+@click.option("--port", default=4566, show_default=True, help="Of the emulator, on loopback.")
+@click.option("--vendor-url", help="Call this vendor instead of the simulator.")
+@click.option(
+    "--catalogue", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="TOML file."
+)
+@click.option("--built", is_flag=True, help="Deploy what `make build` made, as on AWS.")
+@_as_json
+def local_up(
+    detach: bool,  # noqa: FBT001
+    port: int,
+    vendor_url: str | None,
+    catalogue: Path | None,
+    built: bool,  # noqa: FBT001
+    as_json: bool,  # noqa: FBT001
+) -> None:
+    """Start the emulator and the simulator, and deploy. Again: deploy anew, keep the data."""
+    from sluiceway_local import stack as local_stack  # noqa: PLC0415 - partners don't have it
+
+    console = Console(stderr=True)
+    with _errors_told(as_json=as_json):
+        stack = local_stack.up(
+            local_stack.source(built=built),
+            port=port,
+            vendor_url=vendor_url,
+            catalogue=catalogue or local_stack.DEFAULT_CATALOGUE,
+            say=lambda text: None if as_json else console.print(f"[dim]·[/] {text}"),
+            python=local_stack.interpreter(built=built, say=console.print),
+        )
+        if as_json:
+            click.echo(json.dumps(local_stack.status()))
+        else:
+            click.echo(f"API     {stack.api_url}")
+            click.echo(f"AWS     {stack.endpoint_url}")
+            click.echo(f"vendor  {stack.vendor_url}")
+            click.echo("keys    in .sluiceway/local.json: " + ", ".join(stack.partners))
+            click.echo('Try     sluiceway submit demo-chat "Hello" --tenant acme --wait')
+        if detach:
+            return
+        if not as_json:
+            click.echo("Ctrl-C stops it.")
+        with contextlib.suppress(KeyboardInterrupt):
+            local_stack.watch()
+        local_stack.down()
+
+
+@local.command("down")
+@_as_json
+def local_down(as_json: bool) -> None:  # noqa: FBT001
+    """Stop what `local up` started, and nothing else."""
+    from sluiceway_local import stack as local_stack  # noqa: PLC0415
+
+    stopped = local_stack.down()
+    if as_json:
+        click.echo(json.dumps({"stopped": stopped}))
+    else:
+        click.echo(f"stopped: {', '.join(stopped)}" if stopped else "nothing was running")
+
+
+@local.command("status")
+@_as_json
+def local_status(as_json: bool) -> None:  # noqa: FBT001
+    """Say what runs here; exit 1 when nothing does."""
+    from sluiceway_local import stack as local_stack  # noqa: PLC0415
+
+    told = local_stack.status()
+    if as_json:
+        click.echo(json.dumps(told))
+    elif told["running"]:
+        processes = [f"{name}={pid}" for name, pid in told["processes"].items()]
+        _print_fields(told | {"processes": processes})
+    else:
+        click.echo("not running; start it with: sluiceway local up")
+    sys.exit(0 if told["running"] else 1)
+
+
+@cli.command()
+@click.option("--port", default=0, help="Of the emulator; a free one by default.")
+def demo(port: int) -> None:
+    """Show the main job on a local stack of its own, step by step, and stop it again."""
+    from sluiceway_local.demo import run_demo  # noqa: PLC0415
+
+    with _errors_told(as_json=False):
+        run_demo(Console(highlight=False), port=port)
+
+
+# ------------------------------------------------------------------------------------ pieces
+
+
+def _api(stack: str | None, tenant: str | None) -> Api:
+    target = find_target(stack)
+    return Api(target.api_url, target.api_key(tenant))
+
+
+def _input(prompt: str | None, file: Any) -> Any:
+    if prompt is not None and file is not None:
+        raise click.UsageError("Give PROMPT or --input, not both.")
+    if file is not None:
+        return _json_option("--input", file.read())
+    if prompt is not None:
+        return prompt
+    if sys.stdin.isatty():
+        raise click.UsageError("Give PROMPT, --input, or text on standard input.")
+    return sys.stdin.read()
+
+
+def _json_option(name: str, text: str | bytes) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise click.UsageError(f"{name} is not JSON: {error}") from error
+
+
+def _wait(api: Api, job: dict[str, Any], timeout_s: float, *, as_json: bool) -> dict[str, Any]:
+    """Follows the job, on a terminal with a line that moves; elsewhere a line for each change."""
+    ends = time.monotonic() + timeout_s
+    with progress.display(Console(stderr=True), quiet=as_json) as show:
+        show(job)
+        while job["status"] in progress.OPEN:
+            if time.monotonic() >= ends:
+                click.echo(f"still {job['status']} after {timeout_s:g} s: {job['id']}", err=True)
+                sys.exit(EXIT_TIMEOUT)
+            time.sleep(min(api.retry_after_s, max(0.0, ends - time.monotonic())))
+            job = api.job(job["id"])
+            show(job)
+    return job
+
+
+def _print_job(job: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(job, ensure_ascii=False))
+    else:
+        for line in progress.lines(job):
+            click.echo(line)
+    if job["status"] in {"failed", "dead_lettered", "cancelled"}:
+        sys.exit(EXIT_JOB_FAILED)
+
+
+def _print_row(row: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(row, ensure_ascii=False))
+    else:
+        _print_fields(row)
+
+
+def _print_fields(fields: dict[str, Any]) -> None:
+    width = max(map(len, fields))
+    for name, value in fields.items():
+        if isinstance(value, list):
+            value = " ".join(map(str, value))  # noqa: PLW2901
+        if value is not None:
+            click.echo(f"{name:<{width}}  {value}")
+
+
+@contextlib.contextmanager
+def _errors_told(*, as_json: bool) -> Iterator[None]:
+    """What went wrong, in one line or as JSON, and never as a traceback."""
+    try:
+        yield
+    except ApiError as error:
+        if as_json:
+            click.echo(json.dumps({"error": error.problem}))
+        else:
+            click.echo(f"Error: {error_text(error)}", err=True)
+        sys.exit(EXIT_REFUSED)
+    except (RuntimeError, ValueError, OSError) as error:
+        raise click.ClickException(str(error)) from error
+
+
+def main() -> None:
+    """Entry point."""
+    cli()

@@ -1,0 +1,164 @@
+"""Which installation a command talks to."""
+
+import json
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import boto3
+from botocore.exceptions import BotoCoreError, ClientError
+from sluiceway.adapters.dynamodb import Table
+from sluiceway.adapters.dynamodb_jobs import DynamoDBJobs, TableNames
+from sluiceway.adapters.dynamodb_partner_keys import DynamoDBPartnerKeys
+from sluiceway.bootstrap import SystemClock
+from sluiceway.domain.job import Job
+from sluiceway.http import rfc3339
+from sluiceway.ports import Clock, PartnerKeys
+
+LOCAL_FILE = Path(".sluiceway/local.json")
+KEY_VARIABLE = "SLUICEWAY_API_KEY"
+URL_VARIABLE = "SLUICEWAY_API_URL"
+
+
+@dataclass(frozen=True)
+class Target:
+    """An installation: its addresses, and how to reach its tables."""
+
+    api_url: str
+    outputs: dict[str, str] = field(default_factory=dict)
+    partners: dict[str, str] = field(default_factory=dict)
+    endpoint_url: str | None = None
+    region: str | None = None
+    clock: Clock = field(default_factory=SystemClock)
+
+    @property
+    def can_read_tables(self) -> bool:
+        """Whether this is an operator's view; a partner knows only the API's address."""
+        return bool(self.outputs)
+
+    def api_key(self, tenant: str | None) -> str:
+        """The partner's key: of the environment, or of the local stack's partner `tenant`."""
+        if tenant is not None:
+            if tenant not in self.partners:
+                known = ", ".join(self.partners) or "none"
+                raise ValueError(f"no local partner {tenant!r}; there are: {known}")
+            return self.partners[tenant]
+        key = os.environ.get(KEY_VARIABLE)
+        if not key:
+            raise ValueError(f"set {KEY_VARIABLE}, or name a partner of the local stack: --tenant")
+        return key
+
+    def client(self, service: Any) -> Any:
+        """A client of the installation's AWS services."""
+        if self.endpoint_url is None:
+            return boto3.client(service)
+        return boto3.client(
+            service,
+            endpoint_url=self.endpoint_url,
+            region_name=self.region,
+            aws_access_key_id="test",
+            aws_secret_access_key="test",  # noqa: S106 - the emulator's
+        )
+
+    def partner_keys(self) -> PartnerKeys:
+        """The API keys."""
+        return DynamoDBPartnerKeys(self._table(), self._output("PartnersTableName"))
+
+    def job(self, tenant: str, job_id: str) -> dict[str, Any] | None:
+        """A job's row as an operator reads it; never its input or result."""
+        names = TableNames(
+            self._output("JobsTableName"),
+            self._output("CacheTableName"),
+            self._output("CoordinationTableName"),
+        )
+        job = DynamoDBJobs(self._table(), names, clock=self.clock).get(tenant, job_id)
+        return None if job is None else job_row(job)
+
+    def _table(self) -> Table:
+        return Table(self.client("dynamodb"))
+
+    def _output(self, name: str) -> str:
+        try:
+            return self.outputs[name]
+        except KeyError:
+            raise ValueError("this needs the local stack of this folder, or --stack") from None
+
+
+def find_target(stack: str | None) -> Target:
+    """The local stack of this folder, else the stack of that name, else an API's address alone.
+
+    Raises ValueError with what to do when there is none.
+    """
+    if stack is not None:
+        return _stack_on_aws(stack)
+    if LOCAL_FILE.exists():
+        local = json.loads(LOCAL_FILE.read_text())
+        return Target(
+            api_url=local["api_url"],
+            outputs=local["outputs"],
+            partners=local["partners"],
+            endpoint_url=local["endpoint_url"],
+            region=local["region"],
+        )
+    if url := os.environ.get(URL_VARIABLE):
+        return Target(api_url=url.rstrip("/"))
+    raise ValueError(
+        "no stack: start one here with `sluiceway local up`, name one with --stack, "
+        f"or set {URL_VARIABLE}"
+    )
+
+
+def _stack_on_aws(stack: str) -> Target:
+    try:
+        answer = boto3.client("cloudformation").describe_stacks(StackName=stack)
+    except (BotoCoreError, ClientError) as error:
+        raise ValueError(f"the stack {stack!r} can't be read: {error}") from error
+    outputs = {
+        output["OutputKey"]: output["OutputValue"]
+        for output in answer["Stacks"][0].get("Outputs", [])
+    }
+    if "ApiUrl" not in outputs:
+        raise ValueError(f"the stack {stack!r} is not an installation of Sluiceway")
+    return Target(
+        api_url=outputs["ApiUrl"],
+        outputs=outputs,
+        endpoint_url=os.environ.get("AWS_ENDPOINT_URL"),
+        region=os.environ.get("AWS_DEFAULT_REGION"),
+    )
+
+
+def job_row(job: Job) -> dict[str, Any]:
+    """What operators read of a job: names, ids, times and numbers, in the order of its life."""
+    return {
+        "job_id": job.job_id,
+        "tenant": job.tenant,
+        "status": job.status.value,
+        "model": job.model,
+        "model_version": job.model_version,
+        "lane": job.lane,
+        "attempts": job.attempts,
+        "attempts_total": job.attempts_total,
+        "receives": job.receives,
+        "created_at": rfc3339(job.created_at_epoch_ms),
+        "started_at": rfc3339(job.started_at_epoch_ms),
+        "completed_at": rfc3339(job.completed_at_epoch_ms),
+        "failed_at": rfc3339(job.failed_at_epoch_ms),
+        "deadline": rfc3339(job.deadline_epoch_ms),
+        "due_at": rfc3339(job.due_at_epoch_ms),
+        "not_before": rfc3339(job.not_before_epoch_ms),
+        "queue_wait_ms": job.queue_wait_ms,
+        "upstream_latency_ms": job.upstream_latency_ms,
+        "result_source": job.result_source,
+        "vendor_request_id": job.vendor_request_id,
+        "fence": job.fence,
+        "job_key": job.job_key,
+        "cache_key": job.cache_key,
+        "request_id": job.request_id,
+        "correlation_id": job.correlation_id,
+        "key_id": job.key_id,
+        "errors": [
+            f"attempt {error.attempt}, {rfc3339(error.at_epoch_ms)}, {error.code}: {error.message}"
+            for error in job.last_errors
+        ],
+    }
