@@ -18,11 +18,12 @@ from sluiceway.domain.errors import (
     UnsupportedMediaTypeError,
 )
 from sluiceway.domain.freshness import CacheEntry
+from sluiceway.domain.payload import Payload
 from sluiceway.domain.request import MAX_BODY_BYTES, parse_submit
 from sluiceway.http import Reply, hit_reply, job_reply, problem
 from sluiceway.telemetry import trace_header
 from sluiceway.usecases.authorize import Caller
-from sluiceway.usecases.get_job import get_job, result_of
+from sluiceway.usecases.get_job import get_job
 from sluiceway.usecases.submit_job import Hit, Origin, submit_job
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
@@ -81,16 +82,8 @@ def post_job() -> Response[str]:
         randomness=deps.randomness,
     )
     if isinstance(outcome, Hit):
-        entry = outcome.entry
         deps.telemetry.event("cache_hit", model=request.model, tenant=caller.tenant)
-        return _response(
-            hit_reply(
-                entry,
-                result_of(entry.result, payloads=deps.payloads),
-                base_path=_base_path(),
-                now_ms=deps.clock.now_ms(),
-            )
-        )
+        return _hit(outcome.entry, outcome.result)
     deps.telemetry.event(
         "job_deduplicated" if outcome.deduplicated else "job_submitted", outcome.job
     )
@@ -117,15 +110,22 @@ def get_one_job(job_id: str) -> Response[str]:
     )
     found = fetched.found
     if isinstance(found, CacheEntry):
-        return _response(
-            hit_reply(
-                found,
-                fetched.result or b"{}",
-                base_path=_base_path(),
-                now_ms=deps.clock.now_ms(),
-            )
-        )
-    return _response(job_reply(200, found, fetched.result, base_path=_base_path()))
+        return _hit(found, fetched.result or b"{}")
+    reply = job_reply(200, found, fetched.result, base_path=_base_path())
+    return _response(_of_bearable_size(reply, found.result))
+
+
+def _hit(entry: CacheEntry, result: bytes) -> Response[str]:
+    now_ms = _deps().clock.now_ms()
+    reply = hit_reply(entry, result, base_path=_base_path(), now_ms=now_ms)
+    return _response(_of_bearable_size(reply, entry.result))
+
+
+def _of_bearable_size(reply: Reply, result: Payload | None) -> Reply:
+    """The reply, with an address in the result's place when Lambda couldn't return it."""
+    if result is None or result.ref is None or not reply.too_large:
+        return reply
+    return reply.with_result_url(_deps().payloads.url(result.ref))
 
 
 _ALLOWED = {"/health": ("GET",), "/jobs": ("POST",), "/jobs/<job_id>": ("GET",)}

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _STORE_CONFIG = Config(
     connect_timeout=1.0,
     read_timeout=3.0,
-    retries={"mode": "standard", "total_max_attempts": 3},
+    retries={"mode": "standard", "total_max_attempts": 2},
 )
 # One try: connect and read together stay under sqs_queue.SEND_LIMIT_S.
 _SEND_CONFIG = Config(

@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -45,6 +45,9 @@ _TITLES = {
     503: "Service Unavailable",
 }
 
+MAX_REPLY_BYTES = 5 * 1024 * 1024
+"""Lambda returns 6 MB at most, headers and escapes included."""
+
 
 @dataclass(frozen=True, slots=True)
 class Reply:
@@ -58,6 +61,16 @@ class Reply:
     def serialised(self) -> str:
         """The body's text; integers and floats stay exact."""
         return json.dumps(self.body, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+    @property
+    def too_large(self) -> bool:
+        """Whether Lambda couldn't return it: the body travels as a JSON string within JSON."""
+        return len(json.dumps(self.serialised())) > MAX_REPLY_BYTES
+
+    def with_result_url(self, url: str) -> "Reply":
+        """The same without the result, and with the address from which it is fetched."""
+        body = {name: value for name, value in self.body.items() if name != "result"}
+        return replace(self, body={**body, "result_url": url})
 
 
 def problem(error: SluicewayError, request_id: str, **headers: str) -> Reply:

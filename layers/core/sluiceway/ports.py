@@ -140,6 +140,10 @@ class PayloadStore(Protocol):
         """The object. Raises KeyError when there is none."""
         ...
 
+    def url(self, name: str) -> str:
+        """An address from which anybody who has it may fetch the object for a while."""
+        ...
+
 
 # ------------------------------------------------------------------------------------ queue
 

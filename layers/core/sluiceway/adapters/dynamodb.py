@@ -3,13 +3,14 @@
 import random
 import re
 import time
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from boto3.dynamodb.types import Binary, TypeDeserializer, TypeSerializer
-from botocore.exceptions import ClientError
+from botocore.exceptions import ClientError, ConnectionError, HTTPClientError  # noqa: A004
 
 from sluiceway.domain.errors import StoreBusyError
 
@@ -20,6 +21,11 @@ Item = dict[str, Any]
 
 MAX_TRIES = 8
 """Of a write that others get in the way of; with the pauses below about two seconds."""
+
+MAX_LOST = 3
+"""Connections lost, after the SDK's own retries: with its timeouts less than a request may last."""
+
+_REFUSED = "ConditionalCheckFailed"
 
 _PAUSE_BASE_S = 0.02
 _PAUSE_MAX_S = 0.5
@@ -34,6 +40,8 @@ _BUSY = frozenset(
         "ThrottlingError",
         "ThrottlingException",
         "RequestLimitExceeded",
+        "InternalServerError",
+        "ServiceUnavailable",
     }
 )
 
@@ -187,9 +195,9 @@ class Table:
         """Writes all or nothing.
 
         None when it is written; else for each write the refusal of its condition, or None when it
-        wasn't at fault. Conflicts and throttles are tried again, `tries` times in all; then
-        StoreBusyError. Two writes to one item are refused here, as DynamoDB does and emulators
-        don't: ValueError.
+        wasn't at fault. Conflicts, throttles and lost connections are tried again; then
+        StoreBusyError. The token makes the repetition of what was written a success.
+        Two writes to one item are refused here, as DynamoDB does and emulators don't: ValueError.
         """
         places = [(write.table, tuple(sorted(write.key.items()))) for write in writes]
         if len(set(places)) != len(places):
@@ -197,18 +205,20 @@ class Table:
         actions: Any = [
             {action: request} for action, request in (write.request() for write in writes)
         ]
-        for turn in range(tries):
-            if turn:
-                self._pause(self._rand() * min(_PAUSE_MAX_S, _PAUSE_BASE_S * 2**turn))
-            try:
-                self.client.transact_write_items(TransactItems=actions)
-            except ClientError as error:
-                refusals = _refusals(error)
-                if refusals is not None:
-                    return refusals
-            else:
-                return None
-        raise StoreBusyError("The tables are busy.", retry_after_s=1)
+        token = str(uuid.uuid4())
+        error = self._patiently(
+            lambda: self.client.transact_write_items(
+                TransactItems=actions, ClientRequestToken=token
+            ),
+            tries,
+        )
+        if error is None:
+            return None
+        response: Any = error.response
+        reasons = response.get("CancellationReasons", [])
+        if not any(reason.get("Code") == _REFUSED for reason in reasons):
+            raise error
+        return [_refusal(reason) if reason.get("Code") == _REFUSED else None for reason in reasons]
 
     def write(self, write: Write) -> Refusal | None:
         """One conditional write, tried again like a transaction. None when it is written."""
@@ -218,40 +228,42 @@ class Table:
             "Update": self.client.update_item,
             "Delete": self.client.delete_item,
         }[action]
-        for turn in range(MAX_TRIES):
+        error = self._patiently(lambda: call(**request), MAX_TRIES)
+        if error is None:
+            return None
+        if error.response["Error"]["Code"] != f"{_REFUSED}Exception":
+            raise error
+        return _refusal(error.response)
+
+    def _patiently(self, call: Callable[[], object], tries: int) -> ClientError | None:
+        """Calls until it works (None) or fails for a reason that waiting doesn't cure."""
+        lost = 0
+        for turn in range(tries):
             if turn:
                 self._pause(self._rand() * min(_PAUSE_MAX_S, _PAUSE_BASE_S * 2**turn))
             try:
-                call(**request)
+                call()
+            except (HTTPClientError, ConnectionError) as error:
+                lost += 1
+                if lost == MAX_LOST:
+                    raise StoreBusyError("The tables can't be reached.", retry_after_s=1) from error
             except ClientError as error:
-                code = error.response["Error"]["Code"]
-                if code == "ConditionalCheckFailedException":
-                    old: Any = error.response.get("Item")
-                    return Refusal(from_item(old) if old else None)
-                if code not in _BUSY:
-                    raise
+                if not _passing(error):
+                    return error
             else:
                 return None
         raise StoreBusyError("The tables are busy.", retry_after_s=1)
 
 
-def _refusals(error: ClientError) -> list[Refusal | None] | None:
-    """Why a transaction was cancelled; None when it is worth another try. Raises anything else."""
+def _passing(error: ClientError) -> bool:
+    """Whether waiting may cure it. A cancelled transaction's refused condition is its answer."""
     response: Any = error.response
-    code = response["Error"]["Code"]
-    if code in _BUSY:
-        return None
-    if code != "TransactionCanceledException":
-        raise error
-    reasons = response.get("CancellationReasons", [])
-    codes = [reason.get("Code") for reason in reasons]
-    if "ConditionalCheckFailed" in codes:
-        return [
-            Refusal(from_item(reason["Item"]) if reason.get("Item") else None)
-            if reason.get("Code") == "ConditionalCheckFailed"
-            else None
-            for reason in reasons
-        ]
-    if any(one in _BUSY for one in codes):
-        return None
-    raise error
+    if response["Error"]["Code"] != "TransactionCanceledException":
+        return response["Error"]["Code"] in _BUSY
+    codes = {reason.get("Code") for reason in response.get("CancellationReasons", [])}
+    return _REFUSED not in codes and bool(codes & _BUSY)
+
+
+def _refusal(answer: Any) -> Refusal:
+    old = answer.get("Item")
+    return Refusal(from_item(old) if old else None)

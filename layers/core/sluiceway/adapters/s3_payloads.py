@@ -9,6 +9,8 @@ if TYPE_CHECKING:
 
     from mypy_boto3_s3 import S3Client
 
+URL_LIFETIME_S = 900
+
 
 class S3Payloads:
     """The client is made on first use: most requests never need it, and it costs start-up time."""
@@ -20,7 +22,13 @@ class S3Payloads:
 
     def put(self, name: str, data: bytes) -> None:
         """See PayloadStore."""
-        self._client().put_object(Bucket=self._bucket, Key=name, Body=data)
+        self._client().put_object(
+            Bucket=self._bucket,
+            Key=name,
+            Body=data,
+            ContentType="application/json",
+            ContentEncoding="gzip",
+        )
 
     def get(self, name: str) -> bytes:
         """See PayloadStore."""
@@ -30,3 +38,11 @@ class S3Payloads:
             if error.response["Error"]["Code"] == "NoSuchKey":
                 raise KeyError(name) from error
             raise
+
+    def url(self, name: str) -> str:
+        """See PayloadStore. Signed when it is asked for, since a signature ages."""
+        return self._client().generate_presigned_url(
+            "get_object",
+            Params={"Bucket": self._bucket, "Key": name},
+            ExpiresIn=URL_LIFETIME_S,
+        )

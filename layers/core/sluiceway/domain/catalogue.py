@@ -17,6 +17,11 @@ Seconds = Annotated[float, Field(gt=0)]
 Limit = Annotated[int, Field(ge=0)]
 """0 means: no limit."""
 
+MAX_TTL_S = 14 * 24 * 3600
+MAX_RETENTION_H = 14 * 24
+"""Big results live as long as the payload bucket's lifecycle lets them (template.yaml): an entry's
+hard TTL, its time as a stale answer, and the retention of a job that it completed last."""
+
 
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -27,7 +32,7 @@ class Service(_Strict):
 
     hold_max_s: Annotated[float, Field(ge=0)] = 15
     retry_after_max_s: Seconds = 3600
-    result_retention_h: Seconds = 72
+    result_retention_h: Annotated[float, Field(gt=0, le=MAX_RETENTION_H)] = 72
     degraded_after_s: Seconds = 900
     degraded_until_s: Seconds = 300
     queue_full: Limit = 100_000
@@ -63,8 +68,8 @@ class Cache(_Strict):
 
     scope: Literal["none", "tenant", "shared"] = "tenant"
     soft_ttl_s: Seconds = 3600
-    hard_ttl_s: Seconds = 86_400
-    stale_if_error_s: Annotated[float, Field(ge=0)] = 86_400
+    hard_ttl_s: Annotated[float, Field(gt=0, le=MAX_TTL_S)] = 86_400
+    stale_if_error_s: Annotated[float, Field(ge=0, le=MAX_TTL_S)] = 86_400
     jitter: Annotated[float, Field(ge=0, lt=1)] = 0.1
     only_deterministic: bool = False
 

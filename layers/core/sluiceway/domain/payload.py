@@ -7,8 +7,15 @@ INLINE_INPUT_BYTES = 64 * 1024
 INLINE_RESULT_BYTES = 4 * 1024
 """Compressed. A larger result is written once, before the finish, and job and entry refer to it."""
 
+INLINE_PLAIN_BYTES = 1024 * 1024
+"""A payload that unpacks to more is an object however well it compresses: a reply may have to
+point to it."""
+
 MAX_PLAIN_BYTES = 64 * 1024 * 1024
 """Unpacking stops here: more than any vendor's answer that we accept."""
+
+_GZIP = 31
+"""zlib's number for the gzip format: what HTTP clients unpack by themselves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,8 +27,9 @@ class Payload:
 
 
 def compress(plain: bytes) -> bytes:
-    """`plain` by zlib."""
-    return zlib.compress(plain)
+    """`plain` as gzip, the same bytes for the same input."""
+    packer = zlib.compressobj(wbits=_GZIP)
+    return packer.compress(plain) + packer.flush()
 
 
 def decompress(packed: bytes) -> bytes:
@@ -30,7 +38,7 @@ def decompress(packed: bytes) -> bytes:
     Raises ValueError when it is damaged or over MAX_PLAIN_BYTES.
     """
     try:
-        unpacker = zlib.decompressobj()
+        unpacker = zlib.decompressobj(wbits=_GZIP)
         plain = unpacker.decompress(packed, MAX_PLAIN_BYTES)
     except zlib.error as error:
         raise ValueError("the payload is damaged") from error

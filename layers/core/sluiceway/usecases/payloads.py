@@ -1,13 +1,13 @@
 """Keeping inputs and results: in the row while small, else in the payload store."""
 
-from sluiceway.domain.payload import Payload, compress, decompress
+from sluiceway.domain.payload import INLINE_PLAIN_BYTES, Payload, compress, decompress
 from sluiceway.ports import PayloadStore
 
 
 def keep(plain: bytes, name: str, *, inline_bytes: int, payloads: PayloadStore) -> Payload:
-    """A payload that holds `plain`; it is written under `name` when it is over `inline_bytes`."""
+    """A payload that holds `plain`; it is written under `name` when it is too big for a row."""
     packed = compress(plain)
-    if len(packed) <= inline_bytes:
+    if len(packed) <= inline_bytes and len(plain) <= INLINE_PLAIN_BYTES:
         return Payload(inline=packed)
     payloads.put(name, packed)
     return Payload(ref=name)

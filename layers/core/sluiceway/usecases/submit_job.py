@@ -1,6 +1,7 @@
 """Submit: a request becomes a cache hit, an attachment to an open job, or a new job."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from sluiceway.domain import ids, strict_json
@@ -42,9 +43,10 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """The cache has the answer."""
+    """The cache has the answer; `result` is its document."""
 
     entry: CacheEntry
+    result: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +83,9 @@ def submit_job(
     if scope != "none":
         entry = cache.read(keys.cache_key)
         if entry is not None and entry.answers(now_ms):
-            return Hit(entry)
+            # An entry whose object was collected is a miss: there is no answer any more.
+            with suppress(KeyError):
+                return Hit(entry, payloads_of.load(entry.result, payloads=payloads))
 
     job_id = ids.job_id(now_ms, randomness(ids.RANDOM_BYTES))
     lane = request.priority or ("batch" if model.weight == "heavy" else "interactive")
