@@ -46,6 +46,7 @@ def start(command: Sequence[str], *, env: Mapping[str, str], log: Path) -> Proce
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
+    _children[child.pid] = child
     return Process(child.pid, _birth(child.pid))
 
 
@@ -92,7 +93,10 @@ def _birth(pid: int) -> str:
 
 def _reap(pid: int) -> None:
     """Lets go of a child that ended; of others there is nothing to let go."""
-    try:
-        os.waitpid(pid, os.WNOHANG)
-    except ChildProcessError:
-        return
+    child = _children.get(pid)
+    if child is not None and child.poll() is not None:
+        del _children[pid]
+
+
+_children: dict[int, subprocess.Popen[bytes]] = {}
+"""Those of this process: only a parent can let go of what has ended."""

@@ -32,6 +32,7 @@ _STORE_CONFIG = Config(
     read_timeout=3.0,
     retries={"mode": "standard", "total_max_attempts": 2},
 )
+_SIGNED_URLS = Config(signature_version="s3v4")
 # One try: connect and read together stay under sqs_queue.SEND_LIMIT_S.
 _SEND_CONFIG = Config(
     connect_timeout=0.8,
@@ -197,7 +198,7 @@ def _stores(settings: Settings) -> "tuple[JobStore, ResultCache, PayloadStore]":
 
     table = _table()
     names = TableNames(settings.jobs_table, settings.cache_table, settings.coordination_table)
-    payload_client: Callable[[], Any] = cache(lambda: boto3.client("s3", config=_STORE_CONFIG))
+    payload_client: Callable[[], Any] = cache(lambda: boto3.client("s3", config=_STORE_CONFIG.merge(_SIGNED_URLS)))
     return (
         DynamoDBJobs(table, names, clock=SystemClock()),
         DynamoDBCache(table, settings.cache_table),

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
 
 SEND_LIMIT_S = 3.0
-"""A send that was decided ends or is given up within it (SPEC section 3), so the client's timeouts
+"""A send that was decided ends or is given up within it, so the client's timeouts
 must add up to less and it must not retry: bootstrap.py sets both."""
 
 

@@ -1,4 +1,4 @@
-"""The catalogue: vendors, models, tenants and their limits (SPEC section 6).
+"""The catalogue: vendors, models, tenants and their limits.
 
 Durations are seconds, sizes bytes, prices units of the operator's currency per million tokens.
 """

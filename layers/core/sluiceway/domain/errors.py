@@ -28,7 +28,7 @@ class RejectedError(SluicewayError):
 
 
 class InvalidRequestError(RejectedError):
-    """Not JSON, or not the JSON that we take (SPEC: 400)."""
+    """Not JSON, or not the JSON that we take."""
 
     code = "invalid_request"
 

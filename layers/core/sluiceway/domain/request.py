@@ -17,7 +17,7 @@ from sluiceway.domain import strict_json
 from sluiceway.domain.errors import PayloadTooLargeError, ValidationFailedError
 
 MAX_BODY_BYTES = 1024 * 1024
-"""Of the decoded body (SPEC section 5)."""
+"""Of the decoded body."""
 
 DEFAULT_DEADLINE_S = 24 * 3600
 MAX_DEADLINE_S = 7 * 24 * 3600
