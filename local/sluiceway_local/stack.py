@@ -157,7 +157,11 @@ def _deploy(
     outputs = deploy.deploy(source, endpoint_url=endpoint_url, stack=STACK, catalogue=content)
     template = yaml_parse(source.template.read_text())
     api_id = emulator.apply_what_is_left_out(
-        endpoint_url, template, outputs, reserved=deploy.reserved_concurrency(template)
+        endpoint_url,
+        template,
+        outputs,
+        stack=STACK,
+        reserved=deploy.reserved_concurrency(template),
     )
     stack = LocalStack(
         api_url=f"{endpoint_url}/_aws/execute-api/{api_id}/v1",

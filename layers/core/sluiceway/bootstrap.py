@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 import boto3
 from botocore.config import Config
-from pydantic import BaseModel, ConfigDict
 
 from sluiceway.adapters.dynamodb import Table
 from sluiceway.telemetry import PowertoolsTelemetry
@@ -41,10 +40,13 @@ _SEND_CONFIG = Config(
 )
 
 
-class Settings(BaseModel):
-    """The environment variables that template.yaml sets; a function has those that it uses."""
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The environment variables that template.yaml sets, in lower case.
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    A function has those that it uses; the others are empty. No pydantic here: the authorizer does
+    without it, and it is a fifth of a start-up.
+    """
 
     jobs_table: str = ""
     cache_table: str = ""
@@ -53,12 +55,17 @@ class Settings(BaseModel):
     payload_bucket: str = ""
     interactive_queue_url: str = ""
     batch_queue_url: str = ""
-    lease_s: int = 100
+    lease_s: int = 0
 
     @classmethod
-    def from_environment(cls) -> "Settings":
-        """The settings of this process."""
-        return cls.model_validate({name.lower(): value for name, value in os.environ.items()})
+    def from_environment(cls, *names: str) -> "Settings":
+        """The settings of these names. Raises KeyError for one that isn't set."""
+        given = {name: os.environ[name.upper()] for name in names}
+        return cls(**{**given, "lease_s": int(given.get("lease_s", 0))})  # type: ignore[arg-type]
+
+
+_STORES = ("jobs_table", "cache_table", "coordination_table", "payload_bucket")
+_LANES = ("interactive_queue_url", "batch_queue_url")
 
 
 class SystemClock:
@@ -108,7 +115,7 @@ def authorize_deps() -> AuthorizeDeps:
     """For functions/authorize."""
     from sluiceway.adapters.dynamodb_partner_keys import DynamoDBPartnerKeys  # noqa: PLC0415
 
-    settings = Settings.from_environment()
+    settings = Settings.from_environment("partners_table")
     return AuthorizeDeps(
         keys=DynamoDBPartnerKeys(_table(), settings.partners_table),
         clock=SystemClock(),
@@ -119,7 +126,7 @@ def authorize_deps() -> AuthorizeDeps:
 @cache
 def api_deps() -> ApiDeps:
     """For functions/api."""
-    settings = Settings.from_environment()
+    settings = Settings.from_environment(*_STORES, *_LANES)
     telemetry = PowertoolsTelemetry()
     catalogue = _catalogue(telemetry)
     jobs, results, payloads = _stores(settings)
@@ -142,7 +149,7 @@ def run_deps() -> RunDeps:
     from sluiceway.adapters.secrets_manager import SecretsManagerKeys  # noqa: PLC0415
     from sluiceway.usecases.run_job import Worker  # noqa: PLC0415
 
-    settings = Settings.from_environment()
+    settings = Settings.from_environment(*_STORES, *_LANES, "lease_s")
     telemetry = PowertoolsTelemetry()
     clock = SystemClock()
     jobs, results, payloads = _stores(settings)
@@ -198,7 +205,9 @@ def _stores(settings: Settings) -> "tuple[JobStore, ResultCache, PayloadStore]":
 
     table = _table()
     names = TableNames(settings.jobs_table, settings.cache_table, settings.coordination_table)
-    payload_client: Callable[[], Any] = cache(lambda: boto3.client("s3", config=_STORE_CONFIG.merge(_SIGNED_URLS)))
+    payload_client: Callable[[], Any] = cache(
+        lambda: boto3.client("s3", config=_STORE_CONFIG.merge(_SIGNED_URLS))
+    )
     return (
         DynamoDBJobs(table, names, clock=SystemClock()),
         DynamoDBCache(table, settings.cache_table),

@@ -7,12 +7,14 @@ adapter that loses a reply and finds its own write on the second try reports suc
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from sluiceway.domain.catalogue import Model, Vendor
 from sluiceway.domain.freshness import CacheEntry
 from sluiceway.domain.job import Job
 from sluiceway.domain.lease import Lease
+
+if TYPE_CHECKING:  # the authorizer needs no pydantic
+    from sluiceway.domain.catalogue import Model, Vendor
 
 # ------------------------------------------------------------------------------------ jobs
 
@@ -189,8 +191,8 @@ class VendorAnswer:
 class VendorCall:
     """One call. `body` is the frozen `{"input", "options"}` of the submit."""
 
-    vendor: Vendor
-    model: Model
+    vendor: "Vendor"
+    model: "Model"
     body: bytes
     idempotency_key: str
     """The same for every attempt of one job, so that a vendor that knows it charges once."""
