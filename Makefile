@@ -5,8 +5,10 @@ SHELL := /bin/sh
 PYTHON ?= python3
 BIN := .venv/bin
 SAM := .venv-sam/bin/sam
-# The template's Python, for `sam build`: on the PATH, or one that pyenv has.
-PYTHON313 ?= $(shell command -v python3.13 2>/dev/null || ls -d "$${PYENV_ROOT:-$$HOME/.pyenv}"/versions/3.13*/bin/python3.13 2>/dev/null | tail -n 1)
+# The template's Python, for `sam build`: on the PATH, or one that pyenv has. It is run to be sure:
+# pyenv's own python3.13 on the PATH does nothing where another version is chosen.
+PYTHON313 ?= $(shell for python in python3.13 "$${PYENV_ROOT:-$$HOME/.pyenv}"/versions/3.13*/bin/python3.13; do \
+	"$$python" -c 'import sys; print(sys.executable)' 2>/dev/null && break; done)
 PIP := -m pip --disable-pip-version-check --no-input install --quiet
 
 export SAM_CLI_TELEMETRY := 0
@@ -45,11 +47,11 @@ audit: .venv/dev
 	$(BIN)/pip-audit --progress-spinner off --disable-pip --require-hashes -r layers/core/requirements.txt
 
 build: .venv-sam/installed ## Package the functions and the layer as AWS gets them (needs a Python 3.13)
-ifeq ($(PYTHON313),)
-	@echo "no Python 3.13 found: skipping sam build, and the tests of what it makes skip too"
-else
-	@PATH="$(dir $(PYTHON313)):$$PATH" $(SAM) build --cached
-endif
+	@python="$(PYTHON313)"; if test -z "$$python"; then \
+		echo "no Python 3.13 found: skipping sam build, and the tests of what it makes skip too"; \
+	else \
+		PATH="$$(dirname "$$python"):$$PATH" $(SAM) build --cached; \
+	fi
 
 bench: .venv/dev ## Measure, and print figures
 	$(BIN)/python bench/aws_calls.py

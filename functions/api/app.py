@@ -84,6 +84,7 @@ def post_job() -> Response[str]:
     if isinstance(outcome, Hit):
         deps.telemetry.event("cache_hit", model=request.model, tenant=caller.tenant)
         return _hit(outcome.entry, outcome.result)
+    deps.telemetry.about(outcome.job)
     deps.telemetry.event(
         "job_deduplicated" if outcome.deduplicated else "job_submitted", outcome.job
     )
