@@ -23,10 +23,13 @@ START_UP_S = 120
 
 
 def start(port: int, log: Path, *, python: str = sys.executable) -> Process:
-    """Starts MiniStack on loopback. Raises RuntimeError when it doesn't come up."""
+    """Starts MiniStack on loopback; `wait_until_ready` tells when it answers.
+
+    Raises RuntimeError when somebody else has the port.
+    """
     if not port_is_free(port):
         raise RuntimeError(f"port {port} is in use; choose another with --port")
-    process = processes.start(
+    return processes.start(
         [python, "-m", "ministack"],
         env=processes.clean_environment(
             BIND_HOST="127.0.0.1",
@@ -40,15 +43,17 @@ def start(port: int, log: Path, *, python: str = sys.executable) -> Process:
         ),
         log=log,
     )
+
+
+def wait_until_ready(process: Process, port: int, log: Path) -> None:
+    """Returns when the emulator answers. Raises RuntimeError when it doesn't come up."""
     ready = processes.wait_for(
         lambda: healthy(f"http://127.0.0.1:{port}") or not process.alive(),
         timeout_s=START_TIMEOUT_S,
         pause_s=0.1,
     )
     if not ready or not process.alive():
-        process.stop()
         raise RuntimeError(f"the emulator didn't start; see {log}")
-    return process
 
 
 def healthy(endpoint_url: str) -> bool:

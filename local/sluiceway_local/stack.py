@@ -74,17 +74,22 @@ def up(
     running = _still_running(state.read_running(folder))
     started: list[Process] = []
 
-    def launch(name: str, make: Callable[[], Process]) -> None:
+    def launch(name: str, make: Callable[[], Process]) -> Process:
+        """Known before it is waited for, so that an interruption leaves nothing behind."""
         nonlocal running
         process = make()
         started.append(process)
         running = Running({**running.processes, name: process})
         state.write_running(running, folder)
+        return process
 
     try:
         if "emulator" not in running.processes:
             say("starting the emulator (MiniStack)")
-            launch("emulator", lambda: emulator.start(port, folder / "emulator.log", python=python))
+            log = folder / "emulator.log"
+            emulator.wait_until_ready(
+                launch("emulator", lambda: emulator.start(port, log, python=python)), port, log
+            )
             before = None  # its data went with the last one
             endpoint_url = f"http://127.0.0.1:{port}"
         else:
@@ -93,7 +98,7 @@ def up(
             if "simulator" not in running.processes:
                 say("starting the vendor simulator")
                 launch("simulator", lambda: _start_simulator(folder))
-            vendor_url = f"{_simulator_url(folder)}/v1"
+            vendor_url = f"{_simulator_url(running.processes['simulator'], folder)}/v1"
         say("deploying template.yaml")
         return _deploy(
             source,
@@ -203,27 +208,24 @@ def _make_secrets(endpoint_url: str, names: set[str]) -> None:
 
 
 def _start_simulator(folder: Path) -> Process:
-    log = folder / "simulator.log"
-    process = processes.start(
+    return processes.start(
         [sys.executable, "-m", "sluiceway_local.simulator", "--port", "0"],
         env=processes.clean_environment(),
-        log=log,
+        log=folder / "simulator.log",
     )
-    if (
-        not processes.wait_for(
-            lambda: "listening on" in log.read_text() or not process.alive(),
-            timeout_s=SIMULATOR_TIMEOUT_S,
-        )
-        or not process.alive()
-    ):
-        process.stop()
+
+
+def _simulator_url(process: Process, folder: Path) -> str:
+    """Where it listens: it says so in its first line. Raises RuntimeError when it doesn't start."""
+    log = folder / "simulator.log"
+    told = "listening on "
+    processes.wait_for(
+        lambda: told in log.read_text() or not process.alive(), timeout_s=SIMULATOR_TIMEOUT_S
+    )
+    text = log.read_text()
+    if told not in text:
         raise RuntimeError(f"the vendor simulator didn't start; see {log}")
-    return process
-
-
-def _simulator_url(folder: Path) -> str:
-    line = (folder / "simulator.log").read_text().splitlines()[0]
-    return line.removeprefix("listening on ").strip()
+    return text.split(told, 1)[1].split()[0]
 
 
 def _still_running(running: Running) -> Running:

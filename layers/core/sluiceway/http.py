@@ -8,7 +8,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 from sluiceway.domain import ids
-from sluiceway.domain.errors import BusyError, RejectedError, SluicewayError
+from sluiceway.domain.errors import (
+    BusyError,
+    RejectedError,
+    SluicewayError,
+    UnauthenticatedError,
+)
 from sluiceway.domain.freshness import CacheEntry
 from sluiceway.domain.job import Job, JobStatus
 
@@ -87,6 +92,8 @@ def problem(error: SluicewayError, request_id: str, **headers: str) -> Reply:
     }
     if isinstance(error, RejectedError) and error.errors:
         body["errors"] = list(error.errors)
+    if isinstance(error, UnauthenticatedError):
+        headers["WWW-Authenticate"] = "Bearer"
     if isinstance(error, BusyError):
         headers["Retry-After"] = str(error.retry_after_s)
     return Reply(status, body, headers, "application/problem+json")
@@ -97,6 +104,7 @@ def job_reply(
 ) -> Reply:
     """A job as the partner sees it."""
     self_url = f"{base_path}/jobs/{job.job_id}"
+    from_cache = job.result_source == "cache"
     body: dict[str, Any] = {
         "id": job.job_id,
         "object": "job",
@@ -108,7 +116,7 @@ def job_reply(
         "completed_at": rfc3339(job.completed_at_epoch_ms or job.failed_at_epoch_ms),
         "attempts": job.attempts,
         "deduplicated": deduplicated,
-        "cache": {"status": "miss" if job.result_source != "cache" else "hit", "stale": False},
+        "cache": {"status": "hit" if from_cache else "miss", "stale": False},
         "metadata": job.metadata,
         "urls": {"self": self_url},
     }
@@ -118,7 +126,7 @@ def job_reply(
             "input_tokens": job.input_tokens,
             "output_tokens": job.output_tokens,
             "cost": _cost(job.cost_nanos),
-            "saved": 0,
+            "saved": _cost(job.saved_nanos),
         }
     if job.error is not None and not job.open:
         body["error"] = {
@@ -127,7 +135,7 @@ def job_reply(
             "retryable": job.error.retryable,
             "at": rfc3339(job.error.at_epoch_ms),
         }
-    headers = {"Cache-Status": "sluiceway; fwd=miss"}
+    headers = {"Cache-Status": "sluiceway; hit" if from_cache else "sluiceway; fwd=miss"}
     if status == 202:  # noqa: PLR2004
         headers["Location"] = self_url
     if job.open:

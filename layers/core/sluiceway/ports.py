@@ -104,11 +104,13 @@ class JobStore(Protocol):
         lease: Lease | None = None,
         entry: CacheEntry | None = None,
         give_up_at_ms: int | None = None,
-    ) -> Applied | Moved:
+        unless_held_at_ms: int | None = None,
+    ) -> Applied | Moved | LeaseHeld:
         """Writes a transition, if the job is still as `old` was read.
 
-        With `lease`, it must still be held, and is released. With `entry`, the result is cached in
-        the same write. A transition to completed, failed or cancelled also closes the claim, if it
+        With `lease`, it must still be held, and is released. With `unless_held_at_ms`, nobody may
+        hold the lease of the job's cache key at that time: what a worker is busy with isn't ended
+        behind its back. With `entry`, the result is cached in the same write. A transition to completed, failed or cancelled also closes the claim, if it
         is this job's, and settles the counter. When those can't be written until `give_up_at_ms`,
         the job is written without them and marked `unsettled`.
         """

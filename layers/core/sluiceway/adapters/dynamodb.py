@@ -116,6 +116,8 @@ class Write:
     values: Mapping[str, Any] | None = None
     update: str | None = None
     item: Mapping[str, Any] | None = None
+    check: bool = False
+    """Only the condition, no write: within a transaction."""
 
     def request(self) -> tuple[str, dict[str, Any]]:
         """The name of its action within TransactWriteItems, and the action."""
@@ -125,6 +127,8 @@ class Write:
             action, request["Item"] = "Put", to_item(self.item)
         else:
             action = "Delete" if self.update is None else "Update"
+            if self.check:
+                action = "ConditionCheck"
             request["Key"] = to_item(self.key)
         if self.update is not None:
             request["UpdateExpression"] = self.update
@@ -188,6 +192,21 @@ class Table:
         answer = self.client.get_item(TableName=table, Key=to_item(key), ConsistentRead=True)
         item = answer.get("Item")
         return None if item is None else from_item(item)
+
+    def read_all(
+        self, table: str, keys: Sequence[Mapping[str, str]]
+    ) -> list[dict[str, Any] | None]:
+        """The items of up to 100 keys, in their order, read consistently.
+
+        Raises StoreBusyError when a throttle left some of them out.
+        """
+        answer = self.client.batch_get_item(
+            RequestItems={table: {"Keys": [to_item(key) for key in keys], "ConsistentRead": True}}
+        )
+        if answer.get("UnprocessedKeys"):
+            raise StoreBusyError("The tables are busy.", retry_after_s=1)
+        items = [from_item(item) for item in answer["Responses"].get(table, ())]
+        return [next((item for item in items if key.items() <= item.items()), None) for key in keys]
 
     def transact(
         self, writes: Sequence[Write], *, tries: int = MAX_TRIES

@@ -82,19 +82,36 @@ class DynamoDBJobs:
         # Equal requests race for the claim, a tenant's requests for its counter:
         #   A: job, claim, counter ──────────────> written
         #   B:      claim is A's ────────────────> refused, the old claim names A's job
-        first = int(self._rand() * len(shard_caps))
-        for step in range(len(shard_caps)):
-            shard = (first + step) % len(shard_caps)
-            outcome = self._submit_in(
-                replace(job, counter_shard=shard), shard_caps[shard], replacing
-            )
-            if outcome is not None:
-                return outcome
-        # Every shard was full; but an equal job may have come in meanwhile, and it answers better.
-        claim = self._table.read(self._names.coordination, _claim_key(job))
+        shard = int(self._rand() * len(shard_caps))
+        outcome = self._submit_in(replace(job, counter_shard=shard), shard_caps[shard], replacing)
+        if outcome is not None:
+            return outcome
+        # This shard is full. One read tells of all the others, and of an equal job that came in
+        # meanwhile: it answers better than a refusal.
+        claim, rooms = self._claim_and_rooms(job, shard_caps)
         if claim is not None and self._claim_holds(claim, job, replacing):
             return Claimed(claim["job_id"])
+        for room, other in sorted(rooms, reverse=True):
+            if room > 0:
+                moved = replace(job, counter_shard=other)
+                outcome = self._submit_in(moved, shard_caps[other], replacing)
+                if outcome is not None:
+                    return outcome
         return CapReached()
+
+    def _claim_and_rooms(
+        self, job: Job, shard_caps: Sequence[int]
+    ) -> tuple[dict[str, Any] | None, list[tuple[int, int]]]:
+        """The claim, and for each counter shard `(free places, shard)`, read consistently."""
+        counters = [
+            _counter_key(replace(job, counter_shard=shard)) for shard in range(len(shard_caps))
+        ]
+        rows = self._table.read_all(self._names.coordination, [_claim_key(job), *counters])
+        rooms = [
+            (cap - (row["in_flight"] if row else 0), shard)
+            for shard, (cap, row) in enumerate(zip(shard_caps, rows[1:], strict=True))
+        ]
+        return rows[0], rooms
 
     def _submit_in(self, job: Job, cap: int, replacing: str | None) -> Submitted | Claimed | None:
         """Tries one counter shard; None when it is full."""
@@ -235,11 +252,14 @@ class DynamoDBJobs:
         lease: Lease | None = None,
         entry: CacheEntry | None = None,
         give_up_at_ms: int | None = None,
-    ) -> Applied | Moved:
+        unless_held_at_ms: int | None = None,
+    ) -> Applied | Moved | LeaseHeld:
         """See JobStore."""
         core = [self._job_write(old, new)]
         if lease is not None:
             core.append(self._release_write(lease))
+        elif unless_held_at_ms is not None:
+            core.append(self._lease_check(old.cache_key, unless_held_at_ms))
         if entry is not None:
             core.append(
                 Write(self._names.cache, {"cache_key": entry.cache_key}, item=entry_values(entry))
@@ -256,6 +276,9 @@ class DynamoDBJobs:
                 return self._apply_unsettled(old, new, core[1:])
             if refusals is None:
                 return Applied(new)
+            if refusals[0] is None and unless_held_at_ms is not None and refusals[1] is not None:
+                row = refusals[1].old or {}
+                return LeaseHeld(by_this_job=row.get("job_id") == old.job_id)
             if any(refusals[: len(core)]):
                 return self._explain(refusals[0], old, new)
             # The claim is gone or another's: it never stands in the way of a result.
@@ -326,6 +349,15 @@ class DynamoDBJobs:
             update="SET #ends_at_epoch_ms = :over REMOVE #token",
             condition="#token = :token AND #fence = :fence",
             values={"over": 0, "token": lease.token, "fence": lease.fence},
+        )
+
+    def _lease_check(self, cache_key: str, now_ms: int) -> Write:
+        return Write(
+            self._names.coordination,
+            _lease_key(cache_key),
+            check=True,
+            condition="attribute_not_exists(#fence) OR #ends_at_epoch_ms < :free_before",
+            values={"free_before": now_ms - CLOCK_SKEW_MS},
         )
 
     def _settling_writes(self, old: Job, new: Job) -> list[Write]:

@@ -3,6 +3,7 @@
 import email.utils
 import math
 from collections.abc import Mapping
+from datetime import UTC
 
 BACKOFF_BASE_S = 1.0
 BACKOFF_MAX_S = 120.0
@@ -42,7 +43,10 @@ def parse_retry_after(headers: Mapping[str, str], *, now_s: float, max_s: float)
     seconds = _plain_number(text)
     if seconds is None:
         try:
-            seconds = max(0.0, email.utils.parsedate_to_datetime(text).timestamp() - now_s)
+            moment = email.utils.parsedate_to_datetime(text)
+            if moment.tzinfo is None:  # HTTP dates are in UTC, the old forms without saying so
+                moment = moment.replace(tzinfo=UTC)
+            seconds = max(0.0, moment.timestamp() - now_s)
         except (ValueError, OverflowError):
             return None
     return min(max_s, seconds)

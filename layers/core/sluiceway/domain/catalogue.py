@@ -24,7 +24,7 @@ hard TTL, its time as a stale answer, and the retention of a job that it complet
 
 
 class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class Service(_Strict):

@@ -4,6 +4,8 @@
 by sort key lists a tenant's jobs by age.
 """
 
+import re
+
 _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 
 PREFIX = "job_"
@@ -22,3 +24,8 @@ def job_id(now_ms: int, randomness: bytes) -> str:
 def hit_id(cache_key: str) -> str:
     """The id under which a cache hit is fetched again."""
     return HIT_PREFIX + cache_key
+
+
+def well_formed(given: str) -> bool:
+    """Whether this may be an id of ours: anything else needs no look at the tables."""
+    return re.fullmatch(r"(job|hit)_[A-Za-z0-9_-]{1,60}", given) is not None

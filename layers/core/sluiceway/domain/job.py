@@ -126,6 +126,8 @@ class Job:
     output_tokens: int | None = None
     cost_nanos: int | None = None
     """1e-9 of the unit of the catalogue's prices."""
+    saved_nanos: int | None = None
+    """What the answer cost when it was paid for, when this job had it from the cache."""
     vendor_request_id: str | None = None
     upstream_latency_ms: int | None = None
     unsettled: bool = False
@@ -177,12 +179,16 @@ def completed(
     input_tokens: int = 0,
     output_tokens: int = 0,
     cost_nanos: int = 0,
+    saved_nanos: int = 0,
     vendor_request_id: str | None = None,
     upstream_latency_ms: int | None = None,
+    attempt_taken_back: bool = False,
 ) -> Job:
-    """The job has its result. From the cache, the attempt that was counted is taken back."""
-    called = source == "vendor"
-    taken_back = 0 if called or job.status is not JobStatus.PROCESSING else 1
+    """The job has its result.
+
+    `attempt_taken_back`: this worker's own attempt was counted, but it called nobody.
+    """
+    taken_back = int(attempt_taken_back)
     return _not_due(
         replace(
             job,
@@ -195,6 +201,7 @@ def completed(
             input_tokens=input_tokens,
             output_tokens=output_tokens,
             cost_nanos=cost_nanos,
+            saved_nanos=saved_nanos,
             vendor_request_id=vendor_request_id,
             upstream_latency_ms=upstream_latency_ms,
             not_before_epoch_ms=None,
@@ -217,7 +224,14 @@ def retrying(job: Job, error: JobError, *, not_before_ms: int) -> Job:
     )
 
 
-def failed(job: Job, error: JobError, *, now_ms: int, last_receive: bool) -> Job:
+def failed(
+    job: Job,
+    error: JobError,
+    *,
+    now_ms: int,
+    last_receive: bool,
+    vendor_request_id: str | None = None,
+) -> Job:
     """The job ends without a result.
 
     On the message's last receive the job is dead_lettered at once: SQS moves the message at the
@@ -227,6 +241,7 @@ def failed(job: Job, error: JobError, *, now_ms: int, last_receive: bool) -> Job
         job,
         status=JobStatus.DEAD_LETTERED if last_receive else JobStatus.FAILED,
         failed_at_epoch_ms=now_ms,
+        vendor_request_id=vendor_request_id,
         not_before_epoch_ms=None,
         error=error,
         last_errors=(*job.last_errors, error)[-LAST_ERRORS:],

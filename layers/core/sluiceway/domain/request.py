@@ -1,5 +1,6 @@
 """The body of a submit: its schema, and what it may not hold."""
 
+from itertools import islice
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -25,6 +26,13 @@ MAX_DEADLINE_S = 7 * 24 * 3600
 _OWNED_BY_US = ("messages", "model", "stream")
 """Options that would change what `model` and `input` say, or the form of the answer."""
 
+MAX_FAULTS_TOLD = 50
+MAX_NAME_TOLD = 64
+"""Characters of a member's name: a name is a text of the body too, and may be as long as one."""
+
+# The forms that a member may have. A fault is told of the form that was meant, not of each.
+_TEXT, _PARTS, _CHAT = "<text>", "<parts>", "<chat>"
+
 Lane = Literal["interactive", "batch"]
 ShortText = Annotated[str, StringConstraints(min_length=1, max_length=64)]
 
@@ -37,7 +45,10 @@ class Message(_Strict):
     """One message of a chat, in the form that the vendors share."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[dict[str, Any]] | None = None
+    content: Annotated[
+        Annotated[str, Tag(_TEXT)] | Annotated[list[dict[str, Any]] | None, Tag(_PARTS)],
+        Discriminator(lambda value: _TEXT if isinstance(value, str) else _PARTS),
+    ] = None
     name: ShortText | None = None
     tool_call_id: ShortText | None = None
     tool_calls: list[dict[str, Any]] | None = None
@@ -54,8 +65,8 @@ class SubmitRequest(_Strict):
 
     model: ShortText
     input: Annotated[
-        Annotated[str, StringConstraints(min_length=1), Tag("text")] | Annotated[Chat, Tag("chat")],
-        Discriminator(lambda value: "text" if isinstance(value, str) else "chat"),
+        Annotated[str, StringConstraints(min_length=1), Tag(_TEXT)] | Annotated[Chat, Tag(_CHAT)],
+        Discriminator(lambda value: _TEXT if isinstance(value, str) else _CHAT),
     ]
     options: dict[str, Any] = Field(default_factory=dict)
     priority: Lane | None = None
@@ -99,13 +110,16 @@ def parse_submit(body: bytes) -> SubmitRequest:
     except ValidationError as error:
         faults = tuple(
             {"field": _path(fault["loc"]), "message": fault["msg"]}
-            for fault in error.errors(include_url=False, include_context=False, include_input=False)
+            for fault in islice(
+                error.errors(include_url=False, include_context=False, include_input=False),
+                MAX_FAULTS_TOLD,
+            )
         )
         raise ValidationFailedError("The body doesn't fit the schema.", errors=faults) from None
 
 
 def _path(location: tuple[int | str, ...]) -> str:
-    """`input.messages.0.role` for a fault's place; the tags of `input`'s two forms are left out."""
-    if location[:1] == ("input",) and location[1:2] in {("text",), ("chat",)}:
-        location = location[:1] + location[2:]
-    return ".".join(map(str, location))
+    """`input.messages.0.role` for a fault's place."""
+    return ".".join(
+        str(part)[:MAX_NAME_TOLD] for part in location if part not in {_TEXT, _PARTS, _CHAT}
+    )

@@ -35,6 +35,8 @@ def get_job(
 
     Raises JobNotFoundError, for another tenant's job too, and ResultExpiredError.
     """
+    if not ids.well_formed(job_id):
+        raise JobNotFoundError(_NOT_FOUND)
     now_ms = clock.now_ms()
     if job_id.startswith(ids.HIT_PREFIX):
         entry = cache.read(job_id.removeprefix(ids.HIT_PREFIX))

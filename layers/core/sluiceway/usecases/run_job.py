@@ -12,6 +12,7 @@ from sluiceway.domain.job import MAX_RECEIVES, Job, JobError, JobStatus
 from sluiceway.domain.lease import Lease
 from sluiceway.domain.payload import INLINE_RESULT_BYTES
 from sluiceway.ports import (
+    Applied,
     Clock,
     JobStore,
     LeaseHeld,
@@ -227,9 +228,9 @@ def _complete(
             ttl_epoch_s=(hard_ms + round(model.cache.stale_if_error_s * 1000)) // 1000,
         )
     written = _write(job, new, worker, lease=lease, entry=entry)
-    if written is None:
+    if not isinstance(written, Applied):
         return _lost(job, lease, worker)
-    worker.telemetry.event("job_completed", written)
+    worker.telemetry.event("job_completed", written.job)
     return Acknowledge()
 
 
@@ -238,9 +239,17 @@ def _complete_from_cache(
 ) -> Decision | None:
     """The result is there already; None: the job moved meanwhile."""
     new = transitions.completed(
-        job, now_ms=worker.clock.now_ms(), result=entry.result, source="cache"
+        job,
+        now_ms=worker.clock.now_ms(),
+        result=entry.result,
+        source="cache",
+        input_tokens=entry.input_tokens,
+        output_tokens=entry.output_tokens,
+        saved_nanos=entry.cost_nanos,
+        vendor_request_id=entry.vendor_request_id,
+        attempt_taken_back=lease is not None,
     )
-    if _write(job, new, worker, lease=lease) is None:
+    if not isinstance(_write(job, new, worker, lease=lease), Applied):
         return None
     worker.telemetry.event("job_completed", new)
     return Acknowledge()
@@ -271,23 +280,48 @@ def _after_error(
     )
     not_before_ms = now_ms + round(delay_s * 1000)
     if not error.retryable or job.attempts >= model.max_attempts:
-        return _fail(job, reason, delivery, worker, lease=lease) or _lost(job, lease, worker)
+        decision = _fail(
+            job,
+            reason,
+            delivery,
+            worker,
+            lease=lease,
+            vendor_request_id=error.vendor_request_id,
+        )
+        return decision or _lost(job, lease, worker)
     new = transitions.retrying(job, reason, not_before_ms=not_before_ms)
-    if _write(job, new, worker, lease=lease) is None:
+    if not isinstance(_write(job, new, worker, lease=lease), Applied):
         return _lost(job, lease, worker)
     worker.telemetry.event("job_retrying", new)
     return GiveBack(delay_s)
 
 
 def _fail(
-    job: Job, reason: JobError, delivery: Delivery, worker: Worker, *, lease: Lease | None
+    job: Job,
+    reason: JobError,
+    delivery: Delivery,
+    worker: Worker,
+    *,
+    lease: Lease | None,
+    vendor_request_id: str | None = None,
 ) -> Decision | None:
     """Ends the job; the message goes on to the dead-letter queue by SQS itself. None: it moved."""
     last = delivery.receives >= MAX_RECEIVES
-    new = transitions.failed(job, reason, now_ms=worker.clock.now_ms(), last_receive=last)
-    if _write(job, new, worker, lease=lease) is None:
+    new = transitions.failed(
+        job,
+        reason,
+        now_ms=worker.clock.now_ms(),
+        last_receive=last,
+        vendor_request_id=vendor_request_id,
+    )
+    written = _write(job, new, worker, lease=lease)
+    if isinstance(written, LeaseHeld):
+        return _wait_for_lease(job, delivery, worker, own=written.by_this_job)
+    if isinstance(written, Moved):
         return None
     worker.telemetry.event("job_failed", new, **_about(reason))
+    if last:
+        worker.telemetry.event("job_dead_lettered", new)
     return GiveBack()
 
 
@@ -298,8 +332,11 @@ def _write(
     *,
     lease: Lease | None,
     entry: CacheEntry | None = None,
-) -> Job | None:
-    """Writes a transition, for as long as the lease lets it be tried; None: the job moved."""
+) -> Applied | Moved | LeaseHeld:
+    """Writes a transition, for as long as the lease lets it be tried.
+
+    A worker without the lease fails nothing that the holder of the lease is busy with.
+    """
     now_ms = worker.clock.now_ms()
     outcome = worker.jobs.apply(
         old,
@@ -307,12 +344,11 @@ def _write(
         lease=lease,
         entry=entry,
         give_up_at_ms=None if lease is None else now_ms + lease.working_time_ms(now_ms),
+        unless_held_at_ms=now_ms if lease is None and new.result is None else None,
     )
-    if isinstance(outcome, Moved):
-        return None
-    if lease is not None:
+    if isinstance(outcome, Applied) and lease is not None:
         worker.telemetry.event("lease_released", outcome.job)
-    return outcome.job
+    return outcome
 
 
 def _send_on(job: Job, delivery: Delivery, worker: Worker) -> Decision:
