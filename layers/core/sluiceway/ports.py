@@ -110,9 +110,10 @@ class JobStore(Protocol):
 
         With `lease`, it must still be held, and is released. With `unless_held_at_ms`, nobody may
         hold the lease of the job's cache key at that time: what a worker is busy with isn't ended
-        behind its back. With `entry`, the result is cached in the same write. A transition to completed, failed or cancelled also closes the claim, if it
-        is this job's, and settles the counter. When those can't be written until `give_up_at_ms`,
-        the job is written without them and marked `unsettled`.
+        behind its back. With `entry`, the result is cached in the same write.
+        A transition to an end also closes the claim, if it is this job's, and settles the counter.
+        When those can't be written until `give_up_at_ms`, the job is written without them and
+        marked `unsettled`.
         """
         ...
 

@@ -276,13 +276,19 @@ class DynamoDBJobs:
                 return self._apply_unsettled(old, new, core[1:])
             if refusals is None:
                 return Applied(new)
-            if refusals[0] is None and unless_held_at_ms is not None and refusals[1] is not None:
-                row = refusals[1].old or {}
-                return LeaseHeld(by_this_job=row.get("job_id") == old.job_id)
             if any(refusals[: len(core)]):
-                return self._explain(refusals[0], old, new)
+                return self._refused(refusals, old, new, checked=lease is None)
             # The claim is gone or another's: it never stands in the way of a result.
             settling = settling[1:]
+
+    def _refused(
+        self, refusals: Sequence[Refusal | None], old: Job, new: Job, *, checked: bool
+    ) -> Applied | Moved | LeaseHeld:
+        """Why a transition wasn't written; `checked`: the second write only looked at the lease."""
+        if checked and refusals[0] is None and refusals[1] is not None:
+            row = refusals[1].old or {}
+            return LeaseHeld(by_this_job=row.get("job_id") == old.job_id)
+        return self._explain(refusals[0], old, new)
 
     def _apply_unsettled(self, old: Job, new: Job, rest: list[Write]) -> Applied | Moved:
         """The last resort of a paid result: without claim and counter, which are marked as open."""
