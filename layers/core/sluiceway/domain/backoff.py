@@ -8,8 +8,8 @@ from datetime import UTC
 BACKOFF_BASE_S = 1.0
 BACKOFF_MAX_S = 120.0
 CONTENTION_MAX_S = 60.0
-MAX_VISIBILITY_S = 43_200
-"""SQS: 12 hours, counted from the receive."""
+MAX_VISIBILITY_S = 42_000
+"""SQS: 12 hours, counted from the receive, of which a worker may have used 15 minutes."""
 
 
 def retry_delay_s(attempt: int, *, rand: float, retry_after_s: float | None) -> float:
