@@ -80,17 +80,17 @@ clean: ## Remove what was made here
 
 .venv/local: .venv/python requirements/local.txt pyproject.toml
 	@echo "installing what the local stack needs"
-	@$(BIN)/python $(PIP) --require-hashes -r requirements/local.txt
+	@$(BIN)/python $(PIP) --no-deps --require-hashes -r requirements/local.txt
 	@$(BIN)/python $(PIP) --no-deps --no-build-isolation -e .
 	@touch $@
 
 .venv/dev: .venv/local requirements/dev.txt
 	@echo "installing what the tests and checks need"
-	@$(BIN)/python $(PIP) --require-hashes -r requirements/dev.txt
+	@$(BIN)/python $(PIP) --no-deps --require-hashes -r requirements/dev.txt
 	@touch $@
 
 .venv-sam/installed: requirements/sam.txt
 	@echo "installing the SAM command line"
 	@test -x .venv-sam/bin/python || $(PYTHON) -m venv .venv-sam
-	@.venv-sam/bin/python $(PIP) --require-hashes -r requirements/sam.txt
+	@.venv-sam/bin/python $(PIP) --no-deps --require-hashes -r requirements/sam.txt
 	@touch $@

@@ -11,6 +11,7 @@ from typing import Any
 import click
 from rich.console import Console
 from sluiceway.domain.api_key import SCOPES
+from sluiceway.domain.errors import SluicewayError
 
 from sluiceway_cli import keys as key_making
 from sluiceway_cli import progress
@@ -416,7 +417,7 @@ def _errors_told(*, as_json: bool) -> Iterator[None]:
         else:
             click.echo(f"Error: {error_text(error)}", err=True)
         sys.exit(EXIT_REFUSED)
-    except (RuntimeError, ValueError, OSError) as error:
+    except (SluicewayError, RuntimeError, ValueError, OSError) as error:
         raise click.ClickException(str(error)) from error
 
 

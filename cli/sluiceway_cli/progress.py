@@ -62,6 +62,8 @@ def lines(job: dict[str, Any]) -> list[str]:
     if result := job.get("result"):
         cut = " (cut off by the token limit)" if result["finish_reason"] == "length" else ""
         told.append(f"result{cut}\n{result['text']}")
+    if url := job.get("result_url"):
+        told.append(f"result   too large to show; for 15 minutes at\n{url}")
     return told
 
 

@@ -46,6 +46,7 @@ def handle(event: dict[str, Any], context: LambdaContext, deps: ApiDeps) -> dict
     headers = {name.lower(): value for name, value in (event.get("headers") or {}).items()}
     request_id = event["requestContext"]["requestId"]
     with deps.telemetry.invocation(context, headers.get("x-correlation-id", "")[:128]):
+        deps.telemetry.keys(request_id=request_id)  # the one that the partner sees
         app.append_context(deps=deps, headers=headers, request_id=request_id)  # type: ignore[no-untyped-call]
         answer: dict[str, Any] = app.resolve(event, context)
         return answer

@@ -79,6 +79,12 @@ def reserved_concurrency(template: dict[str, Any]) -> int:
     return reserved
 
 
+def lease_s(template: dict[str, Any]) -> float:
+    """How long a worker's lease lasts under the template's defaults."""
+    timeout = template["Parameters"]["RunJobTimeout"]["Default"]
+    return float(template["Mappings"]["RunJobTimings"][timeout]["Lease"])
+
+
 def _apply(template: dict[str, Any], *, endpoint_url: str, stack: str) -> None:
     cloudformation = emulator.client("cloudformation", endpoint_url)
     request: dict[str, Any] = {

@@ -17,6 +17,7 @@ from sluiceway.adapters.dynamodb_partner_keys import DynamoDBPartnerKeys
 from sluiceway.bootstrap import SystemClock
 from sluiceway.domain import catalogue as catalogues
 from sluiceway.domain.api_key import SCOPES
+from sluiceway.domain.errors import CatalogueError
 from sluiceway_cli.keys import create_key
 
 from sluiceway_local import deploy, emulator, processes, state
@@ -69,6 +70,9 @@ def up(
     Raises RuntimeError or CatalogueError with what is wrong, and leaves nothing half-started.
     """
     checked = catalogues.parse(catalogue.read_text())  # before anything starts
+    template = yaml_parse(source.template.read_text())
+    if faults := catalogues.check_times(checked, lease_s=deploy.lease_s(template)):
+        raise CatalogueError(faults)
     folder.mkdir(parents=True, exist_ok=True)
     before = state.read(folder)
     running = _still_running(state.read_running(folder))
@@ -248,7 +252,17 @@ def interpreter(*, built: bool, say: Callable[[str], None]) -> str:
         lock = source().root / "requirements/local.txt"
         for command in (
             [_find_python(), "-m", "venv", "--clear", str(environment)],
-            [str(python), "-m", "pip", "install", "-q", "--require-hashes", "-r", str(lock)],
+            [
+                str(python),
+                "-m",
+                "pip",
+                "install",
+                "-q",
+                "--no-deps",
+                "--require-hashes",
+                "-r",
+                str(lock),
+            ],
         ):
             done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
             if done.returncode:
@@ -259,9 +273,10 @@ def interpreter(*, built: bool, say: Callable[[str], None]) -> str:
 
 def _find_python() -> str:
     """A Python of the template's version: on the PATH, or one that pyenv has."""
-    found = shutil.which(f"python{BUILT_PYTHON}")
     root = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
     others = sorted(root.glob(f"versions/{BUILT_PYTHON}.*/bin/python{BUILT_PYTHON}"))
-    if found is None and not others:
-        raise RuntimeError(f"--built needs a Python {BUILT_PYTHON}; there is none on the PATH")
-    return found or str(others[-1])
+    for found in (shutil.which(f"python{BUILT_PYTHON}"), *others):
+        # pyenv puts a stand-in on the PATH that fails unless that version is switched on.
+        if found and not subprocess.run([found, "-V"], capture_output=True, check=False).returncode:  # noqa: S603
+            return str(found)
+    raise RuntimeError(f"--built needs a Python {BUILT_PYTHON}; there is none")

@@ -3,6 +3,9 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from botocore.exceptions import ClientError
+
+from sluiceway.domain.errors import VendorError
 from sluiceway.ports import Clock
 
 if TYPE_CHECKING:
@@ -10,6 +13,11 @@ if TYPE_CHECKING:
 
 KEPT_MS = 300_000
 """A rotated key is honoured after 5 minutes without a deploy."""
+
+_HOPELESS = frozenset(
+    {"ResourceNotFoundException", "AccessDeniedException", "InvalidRequestException"}
+)
+"""There is no such secret, or it is not for us: waiting doesn't help."""
 
 
 class SecretsManagerKeys:
@@ -22,10 +30,18 @@ class SecretsManagerKeys:
         self._kept: dict[str, tuple[int, str]] = {}
 
     def __call__(self, name: str) -> str:
-        """The secret string. Raises botocore's ClientError when it can't be read."""
+        """The secret string. Raises VendorError when it can't be read."""
         now_ms = self._clock.now_ms()
         read_at_ms, value = self._kept.get(name, (-KEPT_MS, ""))
         if now_ms - read_at_ms >= KEPT_MS:
-            value = self._client().get_secret_value(SecretId=name)["SecretString"]
+            try:
+                value = self._client().get_secret_value(SecretId=name)["SecretString"]
+            except ClientError as error:
+                code = error.response["Error"]["Code"]
+                raise VendorError(
+                    "vendor_auth_failed",
+                    f"The vendor's secret can't be read ({code}).",
+                    retryable=code not in _HOPELESS,
+                ) from error
             self._kept[name] = (now_ms, value)
         return value

@@ -23,7 +23,7 @@ _EXACT_INTEGERS = 2**53
 class Keys:
     """`job_key` finds the open job for this work, `cache_key` a reusable result.
 
-    Each is 45 ASCII characters: a prefix with the kind and the schema version, and a SHA-256 in
+    Each is 46 ASCII characters: a prefix with the kind and the schema version, and a SHA-256 in
     base64url. They hold no text of the request.
     """
 
