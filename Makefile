@@ -11,10 +11,13 @@ PYTHON313 ?= $(shell for python in python3.13 "$${PYENV_ROOT:-$$HOME/.pyenv}"/ve
 	"$$python" -c 'import sys; print(sys.executable)' 2>/dev/null && break; done)
 PIP := -m pip --disable-pip-version-check --no-input install --quiet
 
+LAYER := .aws-sam/build/CoreLayer/python
+SERVICES := appconfigdata dynamodb events lambda s3 scheduler secretsmanager signin sqs sso sso-oidc sts
+
 export SAM_CLI_TELEMETRY := 0
 export PYTHONDONTWRITEBYTECODE := 1
 
-.PHONY: help demo test test-fast check lint types imports template build audit bench lock clean
+.PHONY: help demo test test-fast check lint types imports template build trim audit bench lock clean
 
 help: ## This list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -50,8 +53,16 @@ build: .venv-sam/installed ## Package the functions and the layer as AWS gets th
 	@python="$(PYTHON313)"; if test -z "$$python"; then \
 		echo "no Python 3.13 found: skipping sam build, and the tests of what it makes skip too"; \
 	else \
-		PATH="$$(dirname "$$python"):$$PATH" $(SAM) build --cached; \
+		PATH="$$(dirname "$$python"):$$PATH" $(SAM) build --cached || exit 1; \
+		$(MAKE) --no-print-directory trim PYTHON313="$$python"; \
 	fi
+
+# A layer's size and its compilation are cold-start time: /opt is read-only, so Lambda would compile
+# every module at every start. Of botocore's 400 services the layer needs a few.
+trim:
+	@cd $(LAYER)/botocore/data && for service in */; do \
+		case " $(SERVICES) " in *" $${service%/} "*) ;; *) rm -rf "$$service" ;; esac; done
+	@"$(PYTHON313)" -m compileall -q --invalidation-mode unchecked-hash $(LAYER)
 
 bench: .venv/dev ## Measure, and print figures
 	$(BIN)/python bench/aws_calls.py

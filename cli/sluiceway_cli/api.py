@@ -34,6 +34,10 @@ class Api:
         self.retry_after_s = DEFAULT_RETRY_AFTER_S
         """What the last answer said of when to ask again."""
 
+    def close(self) -> None:
+        """Ends the connections."""
+        self._client.close()
+
     def submit(self, body: dict[str, Any]) -> dict[str, Any]:
         """The accepted job, the open one that it is the same as, or the cache hit."""
         return self._json("POST", "jobs", json=body)

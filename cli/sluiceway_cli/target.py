@@ -120,10 +120,14 @@ def _stack_on_aws(stack: str) -> Target:
     }
     if "ApiUrl" not in outputs:
         raise ValueError(f"the stack {stack!r} is not an installation of Sluiceway")
+    api_url, endpoint_url = outputs["ApiUrl"], os.environ.get("AWS_ENDPOINT_URL")
+    if endpoint_url:  # an emulator answers for every API at its own address
+        api_id, stage = api_url.split("//", 1)[1].split(".", 1)[0], api_url.rsplit("/", 1)[1]
+        api_url = f"{endpoint_url}/_aws/execute-api/{api_id}/{stage}"
     return Target(
-        api_url=outputs["ApiUrl"],
+        api_url=api_url,
         outputs=outputs,
-        endpoint_url=os.environ.get("AWS_ENDPOINT_URL"),
+        endpoint_url=endpoint_url,
         region=os.environ.get("AWS_DEFAULT_REGION"),
     )
 

@@ -61,7 +61,7 @@ def deploy(source: Source, *, endpoint_url: str, stack: str, catalogue: str) -> 
         elif resource["Type"] == "AWS::Serverless::LayerVersion":
             folder = base / properties["ContentUri"]
             files = (
-                _files(folder)
+                _files(folder, compiled=True)
                 if source.built
                 else _files(folder / "sluiceway", "python/sluiceway/")
             )
@@ -122,9 +122,11 @@ def _apply(template: dict[str, Any], *, endpoint_url: str, stack: str) -> None:
         raise RuntimeError("the deployment failed:\n  " + "\n  ".join(reasons)) from error
 
 
-def _files(folder: Path, prefix: str = "") -> Iterable[tuple[str, bytes]]:
+def _files(
+    folder: Path, prefix: str = "", *, compiled: bool = False
+) -> Iterable[tuple[str, bytes]]:
     for path in sorted(folder.rglob("*")):
-        if path.is_file() and "__pycache__" not in path.parts:
+        if path.is_file() and (compiled or "__pycache__" not in path.parts):
             yield prefix + path.relative_to(folder).as_posix(), path.read_bytes()
 
 

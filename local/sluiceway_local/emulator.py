@@ -29,6 +29,8 @@ def start(port: int, log: Path, *, python: str = sys.executable) -> Process:
     """
     if not port_is_free(port):
         raise RuntimeError(f"port {port} is in use; choose another with --port")
+    scratch = log.parent.absolute() / "tmp"  # it leaves each function's unpacked code behind
+    scratch.mkdir(exist_ok=True)
     return processes.start(
         [python, "-m", "ministack"],
         env=processes.clean_environment(
@@ -40,6 +42,7 @@ def start(port: int, log: Path, *, python: str = sys.executable) -> Process:
             IOT_MTLS_ENABLED="false",  # these two would listen on every interface
             SFTP_ENABLED="false",
             PYTHONWARNINGS="ignore",
+            TMPDIR=str(scratch),
         ),
         log=log,
     )

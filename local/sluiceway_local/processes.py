@@ -17,11 +17,14 @@ class Process:
 
     pid: int
     born: str
+    program: str = ""
+    """What was started: the first word of its command."""
 
     def alive(self) -> bool:
         """Whether it still runs."""
+        running = _birth(self.pid) == self.born
         _reap(self.pid)
-        return _birth(self.pid) == self.born
+        return running
 
     def stop(self) -> None:
         """Ends it and what it started: politely, then not. Does nothing when it is gone."""
@@ -47,7 +50,7 @@ def start(command: Sequence[str], *, env: Mapping[str, str], log: Path) -> Proce
             start_new_session=True,
         )
     _children[child.pid] = child
-    return Process(child.pid, _birth(child.pid))
+    return Process(child.pid, _birth(child.pid), command[0])
 
 
 def wait_for(happened: Callable[[], bool], *, timeout_s: float, pause_s: float = 0.05) -> bool:

@@ -97,6 +97,7 @@ def up(
             before = None  # its data went with the last one
             endpoint_url = f"http://127.0.0.1:{port}"
         else:
+            _check_python(running.processes["emulator"], python)
             endpoint_url = before.endpoint_url if before else f"http://127.0.0.1:{port}"
         if vendor_url is None:
             if "simulator" not in running.processes:
@@ -119,6 +120,7 @@ def up(
             process.stop()
         if started:
             state.forget(folder)
+            _remove_scratch(folder)
         raise
 
 
@@ -128,6 +130,7 @@ def down(folder: Path = state.FOLDER) -> list[str]:
     for process in running.processes.values():
         process.stop()
     state.forget(folder)
+    _remove_scratch(folder)
     return sorted(running.processes)
 
 
@@ -230,6 +233,16 @@ def _simulator_url(process: Process, folder: Path) -> str:
     if told not in text:
         raise RuntimeError(f"the vendor simulator didn't start; see {log}")
     return text.split(told, 1)[1].split()[0]
+
+
+def _check_python(running: Process, python: str) -> None:
+    """Functions run in the emulator's own Python, and a layer is built for one."""
+    if running.program != python:
+        raise RuntimeError("the running stack has another Python; first: sluiceway local down")
+
+
+def _remove_scratch(folder: Path) -> None:
+    shutil.rmtree(folder / "tmp", ignore_errors=True)
 
 
 def _still_running(running: Running) -> Running:

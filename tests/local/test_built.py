@@ -1,0 +1,297 @@
+"""What `sam build` made, imported with nothing else on the path: what AWS will run."""
+
+from __future__ import annotations
+
+import json
+import platform
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from samtranslator.yaml_helper import yaml_parse
+from sluiceway_cli.api import Api
+from sluiceway_local import deploy, emulator, stack
+from sluiceway_local.processes import wait_for
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[2]
+BUILD = ROOT / ".aws-sam/build"
+LAYER = BUILD / "CoreLayer/python"
+SOURCES = ROOT / "layers/core/sluiceway"
+FUNCTIONS = ("AuthorizeFunction", "ApiFunction", "RunJobFunction")
+VERSION = "3.13"
+MAX_UNZIPPED_BYTES = 250 * 1024 * 1024
+"""Lambda's limit, function and layers together."""
+
+CATALOGUE = "catalogue.toml"
+"""The one file that may be replaced between the build and a deployment."""
+
+SETTINGS = {
+    "AuthorizeFunction": ("authorize_deps", ["PARTNERS_TABLE"]),
+    "ApiFunction": (
+        "api_deps",
+        [
+            *("JOBS_TABLE", "CACHE_TABLE", "COORDINATION_TABLE", "PAYLOAD_BUCKET"),
+            *("INTERACTIVE_QUEUE_URL", "BATCH_QUEUE_URL"),
+        ],
+    ),
+    "RunJobFunction": (
+        "run_deps",
+        [
+            *("JOBS_TABLE", "CACHE_TABLE", "COORDINATION_TABLE", "PAYLOAD_BUCKET"),
+            *("INTERACTIVE_QUEUE_URL", "BATCH_QUEUE_URL", "LEASE_S"),
+        ],
+    ),
+}
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts and path.name != CATALOGUE
+    }
+
+
+def stale() -> bool:
+    """Whether anything was changed since the build."""
+    built_at = (BUILD / "template.yaml").stat().st_mtime
+    sources = [
+        ROOT / "template.yaml",
+        *(ROOT / "layers/core").glob("*.txt"),
+        *(
+            path
+            for folder in ("layers/core", "functions")
+            for path in (ROOT / folder).rglob("*.py")
+        ),
+    ]
+    return any(path.stat().st_mtime > built_at for path in sources)
+
+
+def runs(python: str) -> bool:
+    """Whether this is the template's Python; pyenv's stand-ins do nothing for some versions."""
+    code = "import sys; print('%d.%d' % sys.version_info[:2])"
+    try:
+        done = subprocess.run(  # noqa: S603 - an interpreter of this machine
+            [python, "-c", code], capture_output=True, text=True, check=False, timeout=60
+        )
+    except OSError:
+        return False
+    return done.stdout.strip() == VERSION
+
+
+@pytest.fixture(scope="module")
+def python() -> str:
+    """A Python of the template's version, for what was built on a machine like Lambda's."""
+    if not (BUILD / "template.yaml").exists():
+        pytest.skip("nothing is built; run: make build")
+    if stale():
+        pytest.skip("what is built is older than the sources; run: make build")
+    if (sys.platform, platform.machine()) != ("linux", "x86_64"):
+        pytest.skip("what is built is for Linux on x86_64, and this is another machine")
+    pyenv = sorted((Path.home() / ".pyenv/versions").glob(f"{VERSION}*/bin/python{VERSION}"))
+    found = [shutil.which(f"python{VERSION}"), *map(str, pyenv)]
+    for candidate in found:
+        if candidate and runs(candidate):
+            return candidate
+    pytest.skip(f"no Python {VERSION} found")
+
+
+@pytest.fixture
+def run(python: str, tmp_path: Path) -> Any:
+    """Runs code as a function would, and gives the JSON that it prints."""
+
+    def run(function: str, code: str, **environment: str) -> Any:
+        # -S: no site-packages; -P: not this folder either.
+        done = subprocess.run(  # noqa: S603 - our own code
+            [python, "-S", "-P", "-B", "-c", code],
+            env={"PYTHONPATH": f"{BUILD / function}:{LAYER}", **environment},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    return run
+
+
+# ------------------------------------------------------------------------------------ what it runs
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_built_handler_imports_without_any_environment(function: str, run: Any) -> None:
+    code = "import json, app; print(json.dumps(callable(app.handler)))"
+
+    callable_handler = run(function, code)
+
+    assert callable_handler is True
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_built_handler_takes_everything_from_the_layer(function: str, run: Any) -> None:
+    code = (
+        "import app, json, sys, sysconfig\n"
+        "import boto3, httpx, pydantic, sluiceway\n"
+        "files = {n: getattr(module, '__file__', None) for n, module in sys.modules.items()}\n"
+        "print(json.dumps([sysconfig.get_path('stdlib'), files]))"
+    )
+
+    stdlib, files = run(function, code)
+
+    of_packages = {
+        name: Path(files[name]).is_relative_to(LAYER)
+        for name in ("sluiceway", "boto3", "pydantic", "httpx")
+    }
+    strangers = [
+        file
+        for file in files.values()
+        if file and not any(map(Path(file).is_relative_to, (stdlib, LAYER, BUILD / function)))
+    ]
+    assert all(of_packages.values()), of_packages
+    assert strangers == []
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_built_function_wires_itself_from_its_settings(function: str, run: Any) -> None:
+    builder, names = SETTINGS[function]
+    code = (
+        "import app, json\n"
+        "from sluiceway import bootstrap\n"
+        f"print(json.dumps(type(bootstrap.{builder}()).__name__))"
+    )
+    settings = dict.fromkeys(names, "100")
+
+    deps = run(function, code, AWS_DEFAULT_REGION="us-east-1", **settings)
+
+    assert deps.endswith("Deps")
+
+
+# ------------------------------------------------------------------------------------ contents
+
+
+@pytest.mark.usefixtures("python")
+def test_layer_carries_the_whole_library() -> None:
+    built = files_of(LAYER / "sluiceway")
+
+    assert built == files_of(SOURCES)
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+@pytest.mark.usefixtures("python")
+def test_built_function_is_its_sources(function: str) -> None:
+    template = yaml_parse((ROOT / "template.yaml").read_text("utf-8"))
+    folder = template["Resources"][function]["Properties"]["CodeUri"]
+
+    built = files_of(BUILD / function)
+
+    assert built == files_of(ROOT / folder)
+
+
+@pytest.mark.usefixtures("python")
+def test_layer_carries_exactly_what_is_locked() -> None:
+    lock = (ROOT / "layers/core/requirements.txt").read_text("utf-8")
+    locked = {
+        (name.replace("-", "_").lower(), version)
+        for name, version in re.findall(r"^([\w.-]+)==([^\s;]+)", lock, re.MULTILINE)
+    }
+
+    carried = {
+        tuple(path.name.removesuffix(".dist-info").lower().rsplit("-", 1))
+        for path in LAYER.glob("*.dist-info")
+    }
+
+    assert carried == locked
+
+
+@pytest.mark.usefixtures("python")
+def test_layer_carries_nothing_of_the_tools() -> None:
+    names = {path.name for path in LAYER.iterdir()}
+
+    ours = {name for name in names if name.startswith("sluiceway")}
+
+    assert ours == {"sluiceway"}
+    assert not {name for name in names if name.startswith(("mypy_boto3", "boto3_stubs", "pytest"))}
+
+
+def test_layer_is_compiled_for_a_file_system_that_takes_no_writes() -> None:
+    sources = set((LAYER / "sluiceway").rglob("*.py"))
+
+    compiled = {
+        path.parent.parent / f"{path.name.split('.')[0]}.py"
+        for path in (LAYER / "sluiceway").rglob(f"*.cpython-{VERSION.replace('.', '')}.pyc")
+    }
+
+    assert compiled == sources
+
+
+def test_layer_knows_the_services_that_the_functions_call_and_few_others() -> None:
+    services = {path.name for path in (LAYER / "botocore/data").iterdir() if path.is_dir()}
+
+    assert services >= {"dynamodb", "sqs", "s3", "secretsmanager", "sts"}
+    assert len(services) < 20
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+@pytest.mark.usefixtures("python")
+def test_function_and_layer_fit_into_lambda(function: str) -> None:
+    folders = (BUILD / "CoreLayer", BUILD / function)
+
+    size = sum(len(data) for folder in folders for data in files_of(folder).values())
+
+    assert size < MAX_UNZIPPED_BYTES
+
+
+@pytest.mark.usefixtures("python")
+def test_built_template_has_no_aliases() -> None:
+    # CloudFormation's documentation promises none of YAML's aliases.
+    text = (BUILD / "template.yaml").read_text("utf-8")
+
+    marks = [
+        token for token in yaml.scan(text) if isinstance(token, (yaml.AnchorToken, yaml.AliasToken))
+    ]
+
+    assert marks == []
+
+
+@pytest.mark.usefixtures("python")
+def test_built_template_is_the_one_that_was_written_with_other_paths() -> None:
+    source = yaml_parse((ROOT / "template.yaml").read_text("utf-8"))
+
+    built = yaml_parse((BUILD / "template.yaml").read_text("utf-8"))
+
+    for resource in (*source["Resources"].values(), *built["Resources"].values()):
+        resource.pop("Metadata", None)
+        for path in ("CodeUri", "ContentUri"):
+            resource.get("Properties", {}).pop(path, None)
+    assert built == source
+
+
+# ------------------------------------------------------------------------------------ the stack
+
+
+def test_built_stack_runs_the_main_job(tmp_path: Path) -> None:
+    folder = tmp_path / ".sluiceway"
+    source = deploy.Source(ROOT, built=True)
+
+    try:
+        python = stack.interpreter(built=True, say=lambda _: None)
+        local = stack.up(source, port=emulator.free_port(), folder=folder, python=python)
+        api = Api(local.api_url, local.partners["acme"])
+        job = api.submit({"model": "demo-chat", "input": "As it was built"})
+        assert wait_for(lambda: api.job(job["id"])["status"] == "completed", timeout_s=90)
+        hit = api.submit({"model": "demo-chat", "input": "As it was built"})
+        api.close()
+    finally:
+        stack.down(folder)
+
+    assert hit["cache"]["status"] == "hit"
+    assert hit["result"]["text"].startswith("You said: As it was built")

@@ -1,0 +1,167 @@
+"""The template as a whole, and the environments that samconfig.toml deploys it to."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from typing import Any
+
+import pytest
+
+from tests.template.rendering import PARAMETERS, RESOURCES, ROOT, SOURCE, render, variants
+
+REFUSED_BY_EMULATORS = re.compile(
+    r"AWS::(ApiGateway::Account|CodeDeploy::.*|WAFv2::WebACLAssociation|CloudWatch::CompositeAlarm"
+    r"|SecretsManager::RotationSchedule|EC2::NatGateway|ElastiCache::ServerlessCache|XRay::Group)"
+)
+PHYSICAL_NAMES = {
+    "BucketName",
+    "EventBusName",
+    "FunctionName",
+    "GroupName",
+    "LayerName",
+    "LogGroupName",
+    "Name",
+    "QueueName",
+    "RoleName",
+    "TableName",
+}
+"""Two stacks in one account would fight for them, and a replacement could not be made."""
+
+CONFIG: dict[str, Any] = tomllib.loads((ROOT / "samconfig.toml").read_text("utf-8"))
+ENVIRONMENTS = ("dev", "prod", "local")
+
+OUTPUTS = {
+    "ApiUrl",
+    "InteractiveQueueUrl",
+    "BatchQueueUrl",
+    "DeadLetterQueueUrl",
+    "JobsTableName",
+    "CacheTableName",
+    "CoordinationTableName",
+    "IdempotencyTableName",
+    "PartnersTableName",
+    "PayloadBucketName",
+    "ApiFunctionName",
+    "RunJobFunctionName",
+}
+
+
+# ------------------------------------------------------------------------------------ template
+
+
+@pytest.mark.parametrize("name", sorted(PARAMETERS))
+def test_parameter_is_explained_and_has_a_default(name: str) -> None:
+    of = PARAMETERS[name]
+
+    assert len(of["Description"]) > 20
+    assert "Default" in of
+
+
+@pytest.mark.parametrize("name", sorted(n for n in PARAMETERS if "AllowedValues" in PARAMETERS[n]))
+def test_parameters_default_is_allowed(name: str) -> None:
+    of = PARAMETERS[name]
+
+    assert of["Default"] in of["AllowedValues"]
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        pytest.param(values, id="-".join(values.values()))
+        for values in variants("ApiGatewayLogRole")
+    ],
+)
+def test_local_stack_has_nothing_that_emulators_refuse(parameters: dict[str, str]) -> None:
+    stack = render(Target="local", **parameters)
+
+    refused = [
+        name for name, of in stack.resources.items() if REFUSED_BY_EMULATORS.fullmatch(of["Type"])
+    ]
+
+    assert refused == []
+
+
+def test_local_stack_lacks_nothing_else() -> None:
+    local, aws = render(Target="local"), render(Target="aws")
+
+    missing = {RESOURCES[name]["Type"] for name in aws.resources.keys() - local.resources.keys()}
+
+    assert missing == {"AWS::ApiGateway::Account", "AWS::IAM::Role"}
+
+
+def test_no_resource_has_a_physical_name() -> None:
+    named = {
+        name: sorted(PHYSICAL_NAMES & of["Properties"].keys())
+        for name, of in RESOURCES.items()
+        if "Properties" in of and PHYSICAL_NAMES & of["Properties"].keys()
+    }
+
+    assert named == {}
+
+
+def test_outputs_are_those_that_programs_read() -> None:
+    assert SOURCE["Outputs"].keys() == OUTPUTS
+
+
+@pytest.mark.parametrize("name", sorted(OUTPUTS))
+def test_output_refers_to_a_resource_that_every_stack_has(name: str) -> None:
+    value = json.dumps(SOURCE["Outputs"][name]["Value"])
+
+    referred = set(re.findall(r'"Ref": "(\w+)"|\$\{(\w+)\}', value))
+
+    assert referred
+    assert {one or other for one, other in referred} <= render(Target="local").resources.keys()
+
+
+# ------------------------------------------------------------------------------------ samconfig
+
+
+def settings(environment: str) -> dict[str, Any]:
+    found: dict[str, Any] = CONFIG[environment]["deploy"]["parameters"]
+    return found
+
+
+def overrides(environment: str) -> dict[str, str]:
+    return dict(item.split("=", 1) for item in settings(environment)["parameter_overrides"].split())
+
+
+@pytest.mark.parametrize("environment", ENVIRONMENTS)
+def test_environment_sets_parameters_that_the_template_has(environment: str) -> None:
+    for name, value in overrides(environment).items():
+        allowed = map(str, PARAMETERS[name].get("AllowedValues", [value]))
+
+        assert value in allowed
+
+
+def test_environments_have_stacks_of_their_own() -> None:
+    stacks = [settings(environment)["stack_name"] for environment in ENVIRONMENTS]
+
+    assert len(set(stacks)) == len(stacks)
+
+
+@pytest.mark.parametrize("environment", ENVIRONMENTS)
+def test_environment_lets_sam_make_roles_without_names_only(environment: str) -> None:
+    assert settings(environment)["capabilities"] == "CAPABILITY_IAM"
+
+
+def test_only_the_local_environment_is_for_emulators() -> None:
+    targets = {
+        environment: overrides(environment).get("Target", PARAMETERS["Target"]["Default"])
+        for environment in ENVIRONMENTS
+    }
+
+    assert targets == {"dev": "aws", "prod": "aws", "local": "local"}
+
+
+def test_production_protects_its_data_and_asks_before_it_changes() -> None:
+    assert overrides("prod")["ProtectData"] == "true"
+    assert settings("prod")["confirm_changeset"] is True
+
+
+@pytest.mark.parametrize("environment", ENVIRONMENTS)
+def test_environment_renders(environment: str) -> None:
+    stack = render(**overrides(environment))
+
+    assert stack.of_type("AWS::Lambda::Function")
