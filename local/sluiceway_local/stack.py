@@ -165,6 +165,7 @@ def _deploy(
     folder: Path,
 ) -> LocalStack:
     content = _with_vendor(catalogue.read_text(), vendor_url)
+    (folder / "catalogue.toml").write_text(content)  # for a `sam deploy` beside this stack
     _make_secrets(endpoint_url, secrets - {""})
     outputs = deploy.deploy(source, endpoint_url=endpoint_url, stack=STACK, catalogue=content)
     template = yaml_parse(source.template.read_text())
