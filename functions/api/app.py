@@ -1,7 +1,6 @@
 """The partner API: takes requests, answers at once."""
 
 import base64
-import binascii
 import re
 from typing import Any
 
@@ -83,7 +82,12 @@ def post_job() -> Response[str]:
         randomness=deps.randomness,
     )
     if isinstance(outcome, Hit):
-        deps.telemetry.event("cache_hit", model=request.model, tenant=caller.tenant)
+        deps.telemetry.event(
+            "cache_hit",
+            model=request.model,
+            tenant=caller.tenant,
+            age_s=outcome.entry.age_s(deps.clock.now_ms()),
+        )
         return _hit(outcome.entry, outcome.result)
     deps.telemetry.about(outcome.job)
     deps.telemetry.event(
@@ -206,7 +210,7 @@ def _body() -> bytes:
         return text.encode("utf-8", "surrogatepass")
     try:
         return base64.b64decode(text, validate=True)
-    except binascii.Error as error:
+    except ValueError as error:
         raise InvalidRequestError("The body is not base64.") from error
 
 
@@ -231,7 +235,7 @@ def _base_path() -> str:
     """What stands before our paths: the stage, or whatever a custom domain maps to it."""
     raw = app.current_event.raw_event
     full: str = raw["requestContext"].get("path") or raw["path"]
-    return full.removesuffix(raw["path"].rstrip("/")).rstrip("/")
+    return full.rstrip("/").removesuffix(raw["path"].rstrip("/")).rstrip("/")
 
 
 # ------------------------------------------------------------------------------------ reply

@@ -16,34 +16,33 @@ def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
 
 def handle(event: dict[str, Any], context: LambdaContext, deps: RunDeps) -> dict[str, Any]:
     """One record at a time; one that fails unexpectedly comes back when its visibility ends."""
-    failures = []
+    kept = []
     for record in event["Records"]:
-        try:
-            decision = _run(record, context, deps)
-            if isinstance(decision, Acknowledge):
-                continue
-            lane = deps.lane_of_queue[record["eventSourceARN"].rsplit(":", 1)[-1]]
-            deps.queue.give_back(lane, record["receiptHandle"], decision.delay_s)
-        except Exception as error:  # noqa: BLE001 - the boundary: one bad record mustn't take others along
-            deps.telemetry.error("unexpected_error", error)
-        failures.append({"itemIdentifier": record["messageId"]})
-    return {"batchItemFailures": failures}
+        with deps.telemetry.invocation(context):
+            try:
+                decision = _run(record, context, deps)
+                if isinstance(decision, Acknowledge):
+                    continue
+                lane = deps.lane_of_queue[record["eventSourceARN"].rsplit(":", 1)[-1]]
+                deps.queue.give_back(lane, record["receiptHandle"], decision.delay_s)
+            except Exception as error:  # noqa: BLE001 - the boundary: a record mustn't take others along
+                deps.telemetry.error("unexpected_error", error)
+        kept.append({"itemIdentifier": record["messageId"]})
+    return {"batchItemFailures": kept}
 
 
 def _run(record: dict[str, Any], context: LambdaContext, deps: RunDeps) -> Decision:
     work = read_body(record["body"])
-    with deps.telemetry.invocation(context):
-        if work is None:
-            deps.telemetry.event("message_unreadable", message_id=record["messageId"])
-            return GiveBack()
-        tenant, job_id = work
-        return run_job(
-            Delivery(
-                tenant=tenant,
-                job_id=job_id,
-                receives=int(record["attributes"]["ApproximateReceiveCount"]),
-                function_ends_ms=deps.worker.clock.now_ms()
-                + context.get_remaining_time_in_millis(),
-            ),
-            deps.worker,
-        )
+    if work is None:
+        deps.telemetry.event("message_unreadable", message_id=record["messageId"])
+        return GiveBack()
+    tenant, job_id = work
+    return run_job(
+        Delivery(
+            tenant=tenant,
+            job_id=job_id,
+            receives=int(record["attributes"]["ApproximateReceiveCount"]),
+            function_ends_ms=deps.worker.clock.now_ms() + context.get_remaining_time_in_millis(),
+        ),
+        deps.worker,
+    )

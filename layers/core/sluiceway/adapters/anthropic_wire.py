@@ -24,10 +24,13 @@ def request_headers(secret: str) -> dict[str, str]:
 def request_body(vendor_model: str, work: dict[str, Any]) -> dict[str, Any]:
     """The body for `{"input", "options"}`; system messages move to their own member."""
     given = openai_wire.messages(work["input"])
-    system = [message["content"] for message in given if message["role"] in _SYSTEM]
+    options = dict(work["options"])
+    system = [options.pop("system", None)]
+    system += [message.get("content") for message in given if message["role"] in _SYSTEM]
+    system = [part for part in system if part]
     body = {
         "max_tokens": DEFAULT_MAX_TOKENS,
-        **work["options"],
+        **options,
         "model": vendor_model,
         "messages": [message for message in given if message["role"] not in _SYSTEM],
     }
@@ -65,8 +68,8 @@ def answer(document: dict[str, Any], *, latency_ms: int, request_id: str | None)
     return VendorAnswer(
         text="".join(block["text"] for block in blocks if block["type"] == "text"),
         finish_reason=_REASONS[reason],
-        input_tokens=int(usage["input_tokens"]),
-        output_tokens=int(usage["output_tokens"]),
+        input_tokens=openai_wire.tokens(usage["input_tokens"]),
+        output_tokens=openai_wire.tokens(usage["output_tokens"]),
         latency_ms=latency_ms,
         vendor_request_id=request_id or document.get("id"),
         content=None if plain else blocks,
@@ -81,5 +84,6 @@ _REASONS = {
     "end_turn": "stop",
     "stop_sequence": "stop",
     "max_tokens": "length",
+    "model_context_window_exceeded": "length",
     "tool_use": "tool_calls",
 }

@@ -137,6 +137,16 @@ class HttpVendors:
                 f"The vendor didn't answer within {call.timeout_s:g} s.",
                 retryable=True,
             ) from error
+        except (
+            *(httpx.LocalProtocolError, httpx.UnsupportedProtocol, httpx.InvalidURL),
+            *(OverflowError, ValueError),
+        ) as error:
+            # Nothing was sent, and nothing else would be sent next time. The text may hold the key.
+            raise VendorError(
+                "vendor_rejected",
+                f"The request can't be sent ({type(error).__name__}): check base_url and secret.",
+                retryable=False,
+            ) from None
         except httpx.HTTPError as error:
             # The text of such an error may hold the URL or a header.
             raise VendorError(
@@ -144,12 +154,6 @@ class HttpVendors:
                 f"The connection to the vendor failed ({type(error).__name__}).",
                 retryable=True,
             ) from error
-        except (httpx.InvalidURL, UnicodeError, ValueError) as error:
-            raise VendorError(
-                "vendor_rejected",
-                f"The request can't be sent ({type(error).__name__}): check base_url and secret.",
-                retryable=False,
-            ) from None
 
 
 def _read(
@@ -163,7 +167,7 @@ def _read(
         document = None
     if reply.status != 200:  # noqa: PLR2004
         raise _refusal(reply, wire.error_code(document), call, request_id, now_s=now_s)
-    if not isinstance(document, dict) or "error" in document:
+    if not isinstance(document, dict) or document.get("error"):
         raise VendorError(
             "vendor_bad_response",
             "The vendor answered 200, but not with an answer.",

@@ -7,6 +7,7 @@ from sluiceway.ports import VendorAnswer
 
 PATH = "/chat/completions"
 REQUEST_ID_HEADER = "x-request-id"
+MAX_TOKENS = 10**9
 
 
 def request_headers(secret: str) -> dict[str, str]:
@@ -63,12 +64,19 @@ def answer(document: dict[str, Any], *, latency_ms: int, request_id: str | None)
     return VendorAnswer(
         text=text or "",
         finish_reason="tool_calls" if calls else _REASONS[reason],
-        input_tokens=int(usage.get("prompt_tokens", 0)),
-        output_tokens=int(usage.get("completion_tokens", 0)),
+        input_tokens=tokens(usage.get("prompt_tokens", 0)),
+        output_tokens=tokens(usage.get("completion_tokens", 0)),
         latency_ms=latency_ms,
         vendor_request_id=request_id or document.get("id"),
         content=[{"type": "tool_calls", "tool_calls": calls}] if calls else None,
     )
+
+
+def tokens(count: Any) -> int:
+    """A vendor's count, from which the cost is computed. Raises ValueError for an absurd one."""
+    if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= MAX_TOKENS:
+        raise ValueError("no count of tokens")
+    return count
 
 
 _REASONS = {"stop": "stop", "length": "length", "tool_calls": "tool_calls"}
