@@ -139,7 +139,7 @@ class HttpVendors:
             ) from error
         except (
             *(httpx.LocalProtocolError, httpx.UnsupportedProtocol, httpx.InvalidURL),
-            *(OverflowError, ValueError),
+            *(ExceptionGroup, OverflowError, ValueError),
         ) as error:
             # Nothing was sent, and nothing else would be sent next time. The text may hold the key.
             raise VendorError(
