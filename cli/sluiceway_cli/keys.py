@@ -8,7 +8,7 @@ from sluiceway.domain import api_key
 from sluiceway.http import rfc3339
 from sluiceway.ports import Clock, PartnerKey, PartnerKeys
 
-TENANT_PATTERN = r"[a-z0-9][a-z0-9._-]{0,63}"
+TENANT_PATTERN = r"[a-z0-9][a-z0-9._-]{0,62}"
 """The catalogue's rule for names: a tenant is part of keys, metrics and message groups."""
 
 
@@ -40,7 +40,7 @@ def valid_tenant(name: str) -> str:
     """`name`, when it may name a tenant. Raises ValueError."""
     if not re.fullmatch(TENANT_PATTERN, name):
         raise ValueError(
-            f"{name!r} can't name a tenant: up to 64 lower-case letters, digits, '.', '_' and '-'"
+            f"{name!r} can't name a tenant: up to 63 lower-case letters, digits, '.', '_' and '-'"
         )
     return name
 

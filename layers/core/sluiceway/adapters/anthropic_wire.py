@@ -25,9 +25,10 @@ def request_body(vendor_model: str, work: dict[str, Any]) -> dict[str, Any]:
     """The body for `{"input", "options"}`; system messages move to their own member."""
     given = openai_wire.messages(work["input"])
     options = dict(work["options"])
-    system = [options.pop("system", None)]
-    system += [message.get("content") for message in given if message["role"] in _SYSTEM]
+    system: list[Any] = [message.get("content") for message in given if message["role"] in _SYSTEM]
     system = [part for part in system if part]
+    if system and isinstance(options.get("system"), str | list):
+        system.insert(0, options.pop("system"))
     body = {
         "max_tokens": DEFAULT_MAX_TOKENS,
         **options,

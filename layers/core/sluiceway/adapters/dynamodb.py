@@ -189,7 +189,9 @@ class Table:
 
     def read(self, table: str, key: Mapping[str, str]) -> dict[str, Any] | None:
         """The item, read consistently."""
-        answer = self.client.get_item(TableName=table, Key=to_item(key), ConsistentRead=True)
+        answer = self._read(
+            lambda: self.client.get_item(TableName=table, Key=to_item(key), ConsistentRead=True)
+        )
         item = answer.get("Item")
         return None if item is None else from_item(item)
 
@@ -200,13 +202,18 @@ class Table:
 
         Raises StoreBusyError when a throttle left some of them out.
         """
-        answer = self.client.batch_get_item(
-            RequestItems={table: {"Keys": [to_item(key) for key in keys], "ConsistentRead": True}}
-        )
+        request: Any = {table: {"Keys": [to_item(key) for key in keys], "ConsistentRead": True}}
+        answer = self._read(lambda: self.client.batch_get_item(RequestItems=request))
         if answer.get("UnprocessedKeys"):
             raise StoreBusyError("The tables are busy.", retry_after_s=1)
         items = [from_item(item) for item in answer["Responses"].get(table, ())]
         return [next((item for item in items if key.items() <= item.items()), None) for key in keys]
+
+    def _read(self, call: Callable[[], Any]) -> Any:
+        answer = self._patiently(call, MAX_TRIES)
+        if isinstance(answer, ClientError):
+            raise answer
+        return answer
 
     def transact(
         self, writes: Sequence[Write], *, tries: int = MAX_TRIES
@@ -231,7 +238,7 @@ class Table:
             ),
             tries,
         )
-        if error is None:
+        if not isinstance(error, ClientError):
             return None
         response: Any = error.response
         reasons = response.get("CancellationReasons", [])
@@ -248,20 +255,20 @@ class Table:
             "Delete": self.client.delete_item,
         }[action]
         error = self._patiently(lambda: call(**request), MAX_TRIES)
-        if error is None:
+        if not isinstance(error, ClientError):
             return None
         if error.response["Error"]["Code"] != f"{_REFUSED}Exception":
             raise error
         return _refusal(error.response)
 
-    def _patiently(self, call: Callable[[], object], tries: int) -> ClientError | None:
-        """Calls until it works (None) or fails for a reason that waiting doesn't cure."""
+    def _patiently(self, call: Callable[[], Any], tries: int) -> Any:
+        """The answer, or the ClientError that waiting doesn't cure. Else StoreBusyError."""
         lost = 0
         for turn in range(tries):
             if turn:
                 self._pause(self._rand() * min(_PAUSE_MAX_S, _PAUSE_BASE_S * 2**turn))
             try:
-                call()
+                return call()
             except (HTTPClientError, ConnectionError) as error:
                 lost += 1
                 if lost == MAX_LOST:
@@ -269,8 +276,6 @@ class Table:
             except ClientError as error:
                 if not _passing(error):
                     return error
-            else:
-                return None
         raise StoreBusyError("The tables are busy.", retry_after_s=1)
 
 

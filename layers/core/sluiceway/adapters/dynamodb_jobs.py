@@ -209,7 +209,8 @@ class DynamoDBJobs:
             job_refusal, lease_refusal = refusals
             row = lease_refusal.old if lease_refusal else None
             if row is not None and row.get("token") == token:
-                return Started(new, replace(lease, fence=row["fence"]))  # our own, reply lost
+                ours = row["fence"]  # the reply was lost
+                return Started(started(ours), replace(lease, fence=ours))
             if lease_refusal is not None and row is not None and not _lease_free(row, now_ms):
                 return LeaseHeld(by_this_job=row["job_id"] == job.job_id)
             if job_refusal is not None:
@@ -292,12 +293,10 @@ class DynamoDBJobs:
 
     def _apply_unsettled(self, old: Job, new: Job, rest: list[Write]) -> Applied | Moved:
         """The last resort of a paid result: without claim and counter, which are marked as open."""
-        marked = replace(
-            new,
-            unsettled=True,
-            due_at_epoch_ms=self._clock.now_ms(),
-            due_shard=due_shard(new.job_id),
-        )
+        marked = new
+        if self._settling_writes(old, new):
+            now_ms, shard = self._clock.now_ms(), due_shard(new.job_id)
+            marked = replace(new, unsettled=True, due_at_epoch_ms=now_ms, due_shard=shard)
         refusals = self._table.transact([self._job_write(old, marked), *rest])
         return Applied(marked) if refusals is None else self._explain(refusals[0], old, marked)
 

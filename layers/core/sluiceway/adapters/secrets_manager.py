@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from botocore.exceptions import ClientError
+from botocore.exceptions import BotoCoreError, ClientError
 
 from sluiceway.domain.errors import VendorError
 from sluiceway.ports import Clock
@@ -43,5 +43,13 @@ class SecretsManagerKeys:
                     f"The vendor's secret can't be read ({code}).",
                     retryable=code not in _HOPELESS,
                 ) from error
+            except BotoCoreError as error:
+                raise VendorError(
+                    "vendor_auth_failed", "The vendor's secret can't be reached.", retryable=True
+                ) from error
+            except KeyError:
+                raise VendorError(
+                    "vendor_auth_failed", "The vendor's secret is no text.", retryable=False
+                ) from None
             self._kept[name] = (now_ms, value)
         return value

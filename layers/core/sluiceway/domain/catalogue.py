@@ -10,8 +10,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from sluiceway.domain.errors import CatalogueError, ModelNotFoundError
 
-Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
-"""Of a vendor, a model or a tenant: fit for a URL, a metric dimension and a message group."""
+Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")]
+"""Of a vendor, a model or a tenant: fit for a URL and a metric dimension, and two for the name of a
+message group, which SQS allows 128 characters."""
 
 Seconds = Annotated[float, Field(gt=0)]
 Limit = Annotated[int, Field(ge=0)]

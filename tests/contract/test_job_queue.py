@@ -1,0 +1,215 @@
+"""JobQueue: the lanes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+import boto3
+import pytest
+from moto import mock_aws
+from pydantic import TypeAdapter, ValidationError
+from sluiceway.adapters.sqs_queue import SQSJobQueue, read_body
+from sluiceway.domain.catalogue import Name
+
+from tests.fakes.examples import a_job
+from tests.fakes.in_memory import InMemoryQueue
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from mypy_boto3_sqs import SQSClient
+    from sluiceway.ports import JobQueue
+
+LANES = ("interactive", "batch")
+
+
+class Lanes(Protocol):
+    """A queue, and what tests see of it."""
+
+    queue: JobQueue
+
+    def messages(self) -> list[tuple[str, str, str]]:
+        """Lane, tenant and job id of each message that is there."""
+        ...
+
+    def break_down(self) -> None:
+        """From here on sends fail."""
+        ...
+
+
+class InMemoryLanes:
+    """Looks into the fake."""
+
+    def __init__(self) -> None:
+        self.queue = InMemoryQueue()
+
+    def messages(self) -> list[tuple[str, str, str]]:
+        return self.queue.sends
+
+    def break_down(self) -> None:
+        self.queue.broken = True
+
+
+@dataclass(slots=True)
+class SQSLanes:
+    """Looks into moto's queues."""
+
+    client: SQSClient
+    urls: dict[str, str]
+    queue: SQSJobQueue
+    failures: list[str]
+
+    def messages(self) -> list[tuple[str, str, str]]:
+        found = []
+        for lane in LANES:
+            for message in self.receive(lane):
+                body = read_body(message["Body"])
+                assert body is not None
+                found.append((lane, *body))
+        return found
+
+    def receive(self, lane: str) -> list[Any]:
+        """The visible messages with all they carry; they are invisible for a minute then."""
+        answer = self.client.receive_message(
+            QueueUrl=self.urls[lane],
+            MaxNumberOfMessages=10,
+            VisibilityTimeout=60,
+            MessageSystemAttributeNames=["All"],
+        )
+        return list(answer.get("Messages", []))
+
+    def break_down(self) -> None:
+        for url in self.urls.values():
+            self.client.delete_queue(QueueUrl=url)
+
+
+@pytest.fixture
+def sqs() -> Iterator[SQSLanes]:
+    """Two empty queues."""
+    with mock_aws():
+        client = boto3.client("sqs")
+        urls = {lane: client.create_queue(QueueName=lane)["QueueUrl"] for lane in LANES}
+        failures: list[str] = []
+        yield SQSLanes(
+            client, urls, SQSJobQueue(client, urls, on_failure=failures.append), failures
+        )
+        client.close()
+
+
+@pytest.fixture(params=["in_memory", "moto"])
+def lanes(request: pytest.FixtureRequest) -> Lanes:
+    """Empty lanes."""
+    if request.param == "in_memory":
+        return InMemoryLanes()
+    found: SQSLanes = request.getfixturevalue("sqs")
+    return found
+
+
+@pytest.mark.parametrize("lane", LANES)
+def test_send_puts_the_job_into_its_own_lane(lanes: Lanes, lane: str) -> None:
+    sent = lanes.queue.send(a_job(lane=lane))
+
+    assert sent
+    assert lanes.messages() == [(lane, "acme", a_job().job_id)]
+
+
+def test_send_that_fails_says_so_and_raises_nothing(lanes: Lanes) -> None:
+    lanes.break_down()
+
+    sent = lanes.queue.send(a_job())
+
+    assert not sent
+
+
+def test_give_back_of_a_message_that_is_gone_is_left_alone(lanes: Lanes) -> None:
+    lanes.queue.give_back("batch", "no such receipt", 5.0)
+
+    assert lanes.messages() == []
+
+
+# ------------------------------------------------------------------------------------ SQS
+
+
+def accepts(name: TypeAdapter[str], length: int) -> bool:
+    """Whether the catalogue takes a name of this length."""
+    try:
+        name.validate_python("n" * length)
+    except ValidationError:
+        return False
+    return True
+
+
+def test_sqs_message_is_small_ascii_json_without_the_input(sqs: SQSLanes) -> None:
+    sqs.queue.send(a_job(tenant="t" * 64))
+
+    (message,) = sqs.receive("interactive")
+    assert json.loads(message["Body"]) == {"tenant": "t" * 64, "job_id": a_job().job_id}
+    assert message["Body"].isascii()
+    assert len(message["Body"]) < 1024
+
+
+def test_sqs_message_is_grouped_by_tenant_and_model(sqs: SQSLanes) -> None:
+    sqs.queue.send(a_job())
+
+    (message,) = sqs.receive("interactive")
+    assert message["Attributes"]["MessageGroupId"] == "acme:demo-chat"
+
+
+def test_sqs_group_of_the_longest_names_is_one_that_sqs_takes(sqs: SQSLanes) -> None:
+    sqs.queue.send(a_job(tenant="t" * 63, model="m" * 63))
+
+    (message,) = sqs.receive("interactive")
+    assert len(message["Attributes"]["MessageGroupId"]) <= 128
+
+
+def test_sqs_message_carries_the_trace_of_the_submit(sqs: SQSLanes) -> None:
+    trace = "Root=1-5759e988-bd862e3fe1be46a994272793;Parent=53995c3f42cd8ad8;Sampled=1"
+
+    sqs.queue.send(replace(a_job(), trace_header=trace))
+
+    (message,) = sqs.receive("interactive")
+    assert message["Attributes"]["AWSTraceHeader"] == trace
+
+
+def test_sqs_send_that_fails_tells_the_class_of_the_error(sqs: SQSLanes) -> None:
+    sqs.break_down()
+
+    sqs.queue.send(a_job())
+
+    assert len(sqs.failures) == 1
+    assert "acme" not in sqs.failures[0]
+
+
+def test_sqs_message_given_back_without_delay_is_visible_at_once(sqs: SQSLanes) -> None:
+    sqs.queue.send(a_job())
+    (message,) = sqs.receive("interactive")
+
+    sqs.queue.give_back("interactive", message["ReceiptHandle"], 0)
+
+    (again,) = sqs.receive("interactive")
+    assert again["Body"] == message["Body"]
+    assert again["Attributes"]["ApproximateReceiveCount"] == "2"
+
+
+@pytest.mark.parametrize("delay_s", [0.001, 30.0, 1e9], ids=["a moment", "30 s", "for ever"])
+def test_sqs_message_given_back_with_a_delay_is_not_visible_yet(
+    sqs: SQSLanes, delay_s: float
+) -> None:
+    sqs.queue.send(a_job())
+    (message,) = sqs.receive("interactive")
+
+    sqs.queue.give_back("interactive", message["ReceiptHandle"], delay_s)
+
+    assert sqs.receive("interactive") == []
+    assert sqs.failures == []
+
+
+def test_sqs_message_given_back_with_a_negative_delay_is_visible_at_once(sqs: SQSLanes) -> None:
+    sqs.queue.send(a_job())
+    (message,) = sqs.receive("interactive")
+
+    sqs.queue.give_back("interactive", message["ReceiptHandle"], -3.0)
+
+    assert len(sqs.receive("interactive")) == 1

@@ -1,0 +1,73 @@
+"""PayloadStore: bytes by name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import boto3
+import pytest
+from moto import mock_aws
+from sluiceway.adapters.s3_payloads import S3Payloads
+
+from tests.fakes.in_memory import InMemoryPayloads, World
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sluiceway.ports import PayloadStore
+
+BUCKET = "payloads"
+
+
+@pytest.fixture(params=["in_memory", "moto"])
+def payloads(request: pytest.FixtureRequest) -> Iterator[PayloadStore]:
+    """Empty."""
+    if request.param == "in_memory":
+        yield InMemoryPayloads(World())
+        return
+    with mock_aws():
+        client = boto3.client("s3")
+        client.create_bucket(Bucket=BUCKET)
+        yield S3Payloads(lambda: client, BUCKET)
+        client.close()
+
+
+@pytest.mark.parametrize("data", [b"", b"text", bytes(range(256)) * 4096], ids=["0", "4", "1 MB"])
+def test_get_gives_the_bytes_that_were_put(payloads: PayloadStore, data: bytes) -> None:
+    payloads.put("inputs/acme/job_1", data)
+
+    assert payloads.get("inputs/acme/job_1") == data
+
+
+def test_get_of_a_name_that_was_never_put_is_a_key_error(payloads: PayloadStore) -> None:
+    payloads.put("inputs/acme/job_1", b"text")
+
+    with pytest.raises(KeyError):
+        payloads.get("inputs/acme/job_2")
+
+
+def test_put_again_replaces_the_object(payloads: PayloadStore) -> None:
+    payloads.put("results/acme/job_1/1", b"once")
+    payloads.put("results/acme/job_1/1", b"twice")
+
+    assert payloads.get("results/acme/job_1/1") == b"twice"
+
+
+def test_url_is_an_address_of_the_object(payloads: PayloadStore) -> None:
+    payloads.put("results/acme/job_1/1", b"text")
+
+    url = payloads.url("results/acme/job_1/1")
+
+    assert url.startswith("https://")
+    assert "/results/acme/job_1/1" in url
+
+
+def test_s3_client_is_made_by_the_first_call_that_needs_it() -> None:
+    made: list[str] = []
+
+    def refuse() -> None:
+        made.append("client")
+
+    S3Payloads(refuse, BUCKET)
+
+    assert made == []

@@ -1,0 +1,355 @@
+"""What holds when many come at once: threads on DynamoDB Local, which has real transactions."""
+
+from __future__ import annotations
+
+import random
+import secrets
+import threading
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
+
+import pytest
+from sluiceway.domain.catalogue import parse
+from sluiceway.domain.counters import shard_caps
+from sluiceway.domain.lease import CLOCK_SKEW_MS
+from sluiceway.domain.request import SubmitRequest
+from sluiceway.ports import Applied, CapReached, Claimed, LeaseHeld, Moved, Started, Submitted
+from sluiceway.usecases.authorize import Caller
+from sluiceway.usecases.submit_job import Accepted, Origin, submit_job
+
+from tests.contract.harness import LEASE_MS, make_tables, start, store_on
+from tests.fakes.examples import a_job, an_entry, completed, failed, retrying
+from tests.fakes.in_memory import InMemoryPayloads, InMemoryQueue, World
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mypy_boto3_dynamodb import DynamoDBClient
+
+    from tests.contract.harness import Store
+    from tests.fakes.in_memory import FakeClock
+
+T = TypeVar("T")
+
+CATALOGUE = parse(
+    """
+    [vendors.simulator]
+    [models.demo-chat]
+    vendor = "simulator"
+    vendor_model = "sim-chat-1"
+    version = "1"
+    cache = { scope = "none" }
+    """
+)
+
+
+@pytest.fixture
+def store(dynamodb_local_client: DynamoDBClient, clock: FakeClock) -> Store:
+    """The real adapters as they are in production: they wait between tries, at random."""
+    tables = make_tables(dynamodb_local_client, f"race-{secrets.token_hex(4)}")
+    return store_on(dynamodb_local_client, tables, clock, pause=time.sleep, rand=random.random)
+
+
+def at_once(*calls: Callable[[], T]) -> list[T]:
+    """Makes all calls at the same moment, and gives what they gave, in order."""
+    line = threading.Barrier(len(calls))
+
+    def run(call: Callable[[], T]) -> T:
+        line.wait()
+        return call()
+
+    with ThreadPoolExecutor(len(calls)) as pool:
+        return list(pool.map(run, calls))
+
+
+def kinds(outcomes: list[object]) -> Counter[str]:
+    """How many outcomes of each kind there are."""
+    return Counter(type(outcome).__name__ for outcome in outcomes)
+
+
+def submits(store: Store, jobs: list[object], caps: list[int]) -> list[object]:
+    """Submits all of them at once."""
+    return at_once(*[lambda job=job: store.jobs.submit(job, shard_caps=caps) for job in jobs])
+
+
+# ------------------------------------------------------------------------------------ submit
+
+
+def test_fifty_equal_submits_make_one_job_and_all_name_it(store: Store) -> None:
+    jobs = [replace(a_job(number), job_key=a_job(1).job_key) for number in range(1, 51)]
+
+    outcomes = submits(store, jobs, shard_caps(1000))
+
+    (winner,) = [outcome.job for outcome in outcomes if isinstance(outcome, Submitted)]
+    assert kinds(outcomes) == {"Submitted": 1, "Claimed": 49}
+    named = {outcome.job_id for outcome in outcomes if isinstance(outcome, Claimed)}
+    assert named == {winner.job_id}
+    assert store.rows.claim(a_job(1).job_key) == winner.job_id
+    assert store.rows.in_flight("acme") == {winner.counter_shard: 1}
+    assert sum(store.jobs.get("acme", job.job_id) is not None for job in jobs) == 1
+
+
+def test_fifty_equal_submits_with_room_for_one_make_one_job_and_all_name_it(store: Store) -> None:
+    jobs = [replace(a_job(number), job_key=a_job(1).job_key) for number in range(1, 51)]
+
+    outcomes = submits(store, jobs, [1])
+
+    assert kinds(outcomes) == {"Submitted": 1, "Claimed": 49}
+
+
+def test_fifty_different_submits_are_all_written_and_counted(store: Store) -> None:
+    jobs = [a_job(number) for number in range(1, 51)]
+
+    outcomes = submits(store, jobs, shard_caps(1000))
+
+    shards = [outcome.job.counter_shard for outcome in outcomes if isinstance(outcome, Submitted)]
+    assert kinds(outcomes) == {"Submitted": 50}
+    assert store.rows.in_flight("acme") == Counter(shards)
+    assert all(store.rows.claim(job.job_key) == job.job_id for job in jobs)
+
+
+@pytest.mark.parametrize("caps", [[5], [3, 2], [1, 1, 1, 1, 1]], ids=str)
+def test_cap_of_five_lets_exactly_five_of_twenty_in(store: Store, caps: list[int]) -> None:
+    jobs = [a_job(number) for number in range(1, 21)]
+
+    outcomes = submits(store, jobs, caps)
+
+    assert kinds(outcomes) == {"Submitted": 5, "CapReached": 15}
+    assert store.rows.in_flight("acme") == dict(enumerate(caps))
+    written = [
+        store.jobs.get("acme", job.job_id) is not None
+        for job, outcome in zip(jobs, outcomes, strict=True)
+        if isinstance(outcome, CapReached)
+    ]
+    assert not any(written)
+
+
+# ------------------------------------------------------------------------------------ start
+
+
+def test_ten_starts_of_one_job_start_it_once(store: Store) -> None:
+    job = store.submit(a_job())
+
+    outcomes = at_once(*[lambda n=n: start(store, job, f"token-{n}") for n in range(10)])
+
+    (started,) = [outcome for outcome in outcomes if isinstance(outcome, Started)]
+    assert set(kinds(outcomes)) <= {"Started", "LeaseHeld", "Moved"}
+    assert started.lease.fence == 1
+    assert store.row(job) == started.job
+    assert store.row(job).attempts == 1
+
+
+def test_ten_starts_of_ten_jobs_on_one_key_start_one(store: Store) -> None:
+    jobs = [
+        store.submit(replace(a_job(number), cache_key=a_job(1).cache_key))
+        for number in range(1, 11)
+    ]
+
+    outcomes = at_once(*[lambda job=job: start(store, job, job.job_id) for job in jobs])
+
+    (started,) = [outcome for outcome in outcomes if isinstance(outcome, Started)]
+    assert kinds(outcomes) == {"Started": 1, "LeaseHeld": 9}
+    assert started.lease.fence == 1
+    attempts = [store.row(job).attempts for job in jobs]
+    assert sum(attempts) == 1
+
+
+def test_ten_takeovers_of_a_dead_workers_lease_give_it_to_one(store: Store) -> None:
+    dead, _ = store.start(store.submit(a_job()), "token-dead")
+    store.clock.advance(LEASE_MS + CLOCK_SKEW_MS + 1)
+
+    outcomes = at_once(*[lambda n=n: start(store, dead, f"token-{n}") for n in range(10)])
+
+    (started,) = [outcome for outcome in outcomes if isinstance(outcome, Started)]
+    row = store.rows.lease(dead.cache_key)
+    assert row is not None
+    assert (started.lease.fence, started.job.fence, row.fence) == (2, 2, 2)
+    assert row.token == started.lease.token
+    assert store.row(dead) == started.job
+
+
+def test_takeovers_by_other_jobs_give_a_dead_workers_lease_to_one(store: Store) -> None:
+    dead, _ = store.start(store.submit(a_job(1)), "token-dead")
+    others = [
+        store.submit(replace(a_job(number), cache_key=dead.cache_key)) for number in range(2, 12)
+    ]
+    store.clock.advance(LEASE_MS + CLOCK_SKEW_MS + 1)
+
+    outcomes = at_once(*[lambda job=job: start(store, job, job.job_id) for job in others])
+
+    (started,) = [outcome for outcome in outcomes if isinstance(outcome, Started)]
+    assert kinds(outcomes) == {"Started": 1, "LeaseHeld": 9}
+    assert started.lease.fence == 2
+
+
+# ------------------------------------------------------------------------------------ the end
+
+
+def test_two_finishes_of_one_worker_leave_one_result(store: Store) -> None:
+    processing, lease = store.start(store.submit(a_job()))
+
+    def finish(text: bytes) -> object:
+        return store.jobs.apply(
+            processing, completed(processing, text), lease=lease, entry=an_entry(processing, text)
+        )
+
+    outcomes = at_once(lambda: finish(b"first"), lambda: finish(b"second"))
+
+    row, entry = store.row(processing), store.cache.read(processing.cache_key)
+    assert outcomes == [Applied(row), Applied(row)]
+    assert entry is not None
+    assert entry.result == row.result
+    assert store.rows.in_flight("acme") == {}
+
+
+def test_finish_of_a_former_holder_never_wins_over_its_successors(store: Store) -> None:
+    late, lost = store.start(store.submit(a_job()), "token-1")
+    store.clock.advance(LEASE_MS + CLOCK_SKEW_MS + 1)
+    current, lease = store.start(late, "token-2")
+
+    outcomes = at_once(
+        lambda: store.jobs.apply(late, completed(late, b"late"), lease=lost),
+        lambda: store.jobs.apply(current, completed(current, b"right"), lease=lease),
+    )
+
+    assert [type(outcome) for outcome in outcomes] == [Moved, Applied]
+    assert store.row(current) == completed(current, b"right")
+    assert store.rows.in_flight("acme") == {}
+
+
+def test_finish_against_takeover_gives_the_job_to_one_of_them(store: Store) -> None:
+    late, lease = store.start(store.submit(a_job()), "token-1")
+    store.clock.advance(LEASE_MS + CLOCK_SKEW_MS + 1)
+
+    finish, takeover = at_once(
+        lambda: store.jobs.apply(late, completed(late), lease=lease, entry=an_entry(late)),
+        lambda: start(store, late, "token-2"),
+    )
+
+    row = store.row(late)
+    entry = store.cache.read(late.cache_key)
+    if isinstance(finish, Applied):
+        assert isinstance(takeover, Moved)
+        assert (row, entry) == (completed(late), an_entry(late))
+    else:
+        assert isinstance(takeover, Started)
+        assert (row, entry) == (takeover.job, None)
+
+
+def test_finish_against_failure_ends_the_job_one_way(store: Store) -> None:
+    processing, lease = store.start(store.submit(a_job()))
+    ends = [completed(processing), failed(processing)]
+
+    outcomes = at_once(
+        *[lambda end=end: store.jobs.apply(processing, end, lease=lease) for end in ends]
+    )
+
+    assert kinds(outcomes) == {"Applied": 1, "Moved": 1}
+    (winner,) = [
+        end for end, outcome in zip(ends, outcomes, strict=True) if isinstance(outcome, Applied)
+    ]
+    assert store.row(processing) == winner
+    assert store.rows.claim(processing.job_key) is None
+    assert store.rows.in_flight("acme") == {}
+
+
+def test_retry_against_failure_settles_only_what_ended(store: Store) -> None:
+    processing, lease = store.start(store.submit(a_job()))
+
+    retry, failure = at_once(
+        lambda: store.jobs.apply(processing, retrying(processing), lease=lease),
+        lambda: store.jobs.apply(processing, failed(processing), lease=lease),
+    )
+
+    assert kinds([retry, failure]) == {"Applied": 1, "Moved": 1}
+    assert store.rows.in_flight("acme") == ({0: 1} if isinstance(retry, Applied) else {})
+
+
+def test_failure_behind_a_workers_back_never_ends_a_job_that_starts(store: Store) -> None:
+    jobs = [store.submit(a_job(number)) for number in range(1, 9)]
+    now_ms = store.clock.now_ms()
+
+    for job in jobs:
+        failure, started = at_once(
+            lambda job=job: store.jobs.apply(job, failed(job), unless_held_at_ms=now_ms),
+            lambda job=job: start(store, job),
+        )
+
+        if isinstance(started, Started):
+            assert isinstance(failure, LeaseHeld | Moved)
+            assert store.row(job) == started.job
+        else:
+            assert isinstance(failure, Applied)
+            assert store.row(job) == failed(job)
+
+
+def test_raise_of_a_lane_and_start_at_once_are_both_written(store: Store) -> None:
+    job = store.submit(a_job(lane="batch"))
+
+    raised, started = at_once(lambda: store.jobs.raise_lane(job), lambda: start(store, job))
+
+    assert raised
+    assert isinstance(started, Started)
+    assert store.row(job) == replace(started.job, lane="interactive")
+
+
+def test_counters_come_back_to_nothing_when_submits_meet_ends(store: Store) -> None:
+    def live(number: int) -> None:
+        outcome = store.jobs.submit(a_job(number), shard_caps=shard_caps(300))
+        assert isinstance(outcome, Submitted)
+        processing, lease = store.start(outcome.job, f"token-{number}")
+        end = completed(processing) if number % 2 else failed(processing)
+        assert store.jobs.apply(processing, end, lease=lease) == Applied(end)
+
+    at_once(*[lambda number=number: live(number) for number in range(1, 21)])
+
+    assert store.rows.in_flight("acme") == {}
+
+
+# ------------------------------------------------------------------------------------ both ends
+
+
+@pytest.mark.parametrize("end", [completed, failed])
+def test_submits_that_race_the_holders_end_are_neither_lost_nor_doubled(
+    store: Store, end: Callable[[object], object]
+) -> None:
+    queue, payloads = InMemoryQueue(), InMemoryPayloads(World())
+
+    def submit() -> Accepted:
+        outcome = submit_job(
+            SubmitRequest(model="demo-chat", input="the same for all"),
+            Caller("acme", frozenset({"submit"}), "key_1"),
+            Origin("request", "correlation"),
+            catalogue=CATALOGUE,
+            jobs=store.jobs,
+            cache=store.cache,
+            payloads=payloads,
+            queue=queue,
+            clock=store.clock,
+            randomness=secrets.token_bytes,
+        )
+        assert isinstance(outcome, Accepted)
+        return outcome
+
+    processing, lease = store.start(submit().job)
+    ended = end(processing)
+
+    applied, *accepted = at_once(
+        lambda: store.jobs.apply(processing, ended, lease=lease), *[submit] * 12
+    )
+
+    named = {outcome.job.job_id for outcome in accepted}
+    rows = [store.jobs.get("acme", job_id) for job_id in named]
+    open_now = [row for row in rows if row is not None and row.open]
+    assert applied == Applied(ended)
+    assert None not in rows
+    assert len(open_now) <= 1
+    assert named <= {processing.job_id, *(row.job_id for row in open_now)}
+    assert sum(store.rows.in_flight("acme").values()) == len(open_now)
+    assert store.rows.claim(processing.job_key) == (open_now[0].job_id if open_now else None)
+    made = [outcome for outcome in accepted if not outcome.deduplicated]
+    assert len(made) == len(open_now)
+    assert len(queue.sends) == 1 + len(made)

@@ -1,0 +1,411 @@
+"""Fakes of the ports, in memory: each passes the contract suite of the real adapter.
+
+One `World` holds what all of them know, so that a job's end is seen by cache, claim and counter at
+once. Nothing sleeps, and nothing is random unless a test says so.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING
+
+from sluiceway.domain.errors import StoreBusyError
+from sluiceway.domain.job import CLAIM_OUTLIVES_DEADLINE_MS, Job, due_shard
+from sluiceway.domain.lease import Lease, is_free
+from sluiceway.ports import (
+    Applied,
+    CapReached,
+    Claimed,
+    LeaseHeld,
+    Moved,
+    PartnerKey,
+    Started,
+    Submitted,
+    VendorAnswer,
+    VendorCall,
+)
+from sluiceway.telemetry import EVENTS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from sluiceway.domain.errors import VendorError
+    from sluiceway.domain.freshness import CacheEntry
+
+NOW_MS = 1_767_225_600_000
+"""2026-01-01T00:00:00Z, when a FakeClock starts."""
+
+
+class FakeClock:
+    """A clock that stands still until the test moves it (port Clock)."""
+
+    def __init__(self, now_ms: int = NOW_MS) -> None:
+        self._now_ms = now_ms
+
+    def now_ms(self) -> int:
+        return self._now_ms
+
+    def set(self, now_ms: int) -> None:
+        self._now_ms = now_ms
+
+    def advance(self, ms: int = 0, *, s: float = 0.0) -> int:
+        """Moves on, and gives the new time."""
+        self._now_ms += ms + round(s * 1000)
+        return self._now_ms
+
+
+# ------------------------------------------------------------------------------------ the world
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Which job does the work of a job key."""
+
+    job_id: str
+    ends_at_epoch_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseRow:
+    """Who works on a cache key; without a token nobody does, and the fence is kept."""
+
+    job_id: str
+    token: str | None
+    fence: int
+    ends_at_epoch_ms: int | None
+    """None: held until its holder ends it."""
+
+    def free_at(self, now_ms: int) -> bool:
+        return self.ends_at_epoch_ms is not None and is_free(self.ends_at_epoch_ms, now_ms)
+
+
+@dataclass(slots=True)
+class World:
+    """Everything that is stored. Tests may look into it and change it."""
+
+    jobs: dict[tuple[str, str], Job] = field(default_factory=dict)
+    """By tenant and job id."""
+    claims: dict[str, Claim] = field(default_factory=dict)
+    """By job key."""
+    leases: dict[str, LeaseRow] = field(default_factory=dict)
+    """By cache key."""
+    in_flight: Counter[tuple[str, int]] = field(default_factory=Counter)
+    """By tenant and counter shard."""
+    entries: dict[str, CacheEntry] = field(default_factory=dict)
+    """By cache key."""
+    payloads: dict[str, bytes] = field(default_factory=dict)
+    keys: dict[str, PartnerKey] = field(default_factory=dict)
+    """By hash."""
+    counters_busy: bool = False
+    """Claims and counters can't be written: others always get in the way."""
+    lock: threading.RLock = field(default_factory=threading.RLock, repr=False)
+
+    def open_jobs(self, tenant: str) -> int:
+        """The tenant's counter, over its shards."""
+        return sum(count for (owner, _), count in self.in_flight.items() if owner == tenant)
+
+
+# ------------------------------------------------------------------------------------ jobs
+
+
+class InMemoryJobs:
+    """Jobs, claims, leases and counters in a World (port JobStore)."""
+
+    def __init__(
+        self, world: World, *, clock: FakeClock, rand: Callable[[], float] = lambda: 0.0
+    ) -> None:
+        """`rand`, in [0, 1), picks the counter shard that a submit tries first."""
+        self._world = world
+        self._clock = clock
+        self._rand = rand
+
+    def get(self, tenant: str, job_id: str) -> Job | None:
+        with self._world.lock:
+            return self._world.jobs.get((tenant, job_id))
+
+    def submit(
+        self, job: Job, *, shard_caps: Sequence[int], replacing: str | None = None
+    ) -> Submitted | Claimed | CapReached:
+        world, now_ms = self._world, self._clock.now_ms()
+        with world.lock:
+            own = self.get(job.tenant, job.job_id)
+            if own is not None:
+                return Submitted(own)
+            claim = world.claims.get(job.job_key)
+            if claim and claim.ends_at_epoch_ms >= now_ms and claim.job_id != replacing:
+                return Claimed(claim.job_id)
+            if world.counters_busy:
+                raise StoreBusyError("The tables are busy.", retry_after_s=1)
+            shards = len(shard_caps)
+            first = int(self._rand() * shards)
+            for shard in ((first + step) % shards for step in range(shards)):
+                if world.in_flight[job.tenant, shard] < shard_caps[shard]:
+                    written = replace(job, counter_shard=shard)
+                    world.in_flight[job.tenant, shard] += 1
+                    world.jobs[job.tenant, job.job_id] = written
+                    world.claims[job.job_key] = Claim(
+                        job.job_id, job.deadline_epoch_ms + CLAIM_OUTLIVES_DEADLINE_MS
+                    )
+                    return Submitted(written)
+            return CapReached()
+
+    def start(
+        self,
+        job: Job,
+        *,
+        token: str,
+        lease_ms: int,
+        now_ms: int,
+        started: Callable[[int], Job],
+    ) -> Started | LeaseHeld | Moved:
+        world = self._world
+        with world.lock:
+            row = world.leases.get(job.cache_key)
+            ends_ms = now_ms + lease_ms
+            if row and row.token == token:
+                return Started(started(row.fence), Lease(job.cache_key, token, row.fence, ends_ms))
+            if row and not row.free_at(now_ms):
+                return LeaseHeld(by_this_job=row.job_id == job.job_id)
+            current = self.get(job.tenant, job.job_id)
+            if current is None or current.version != job.version:
+                return Moved(current)
+            fence = max(row.fence if row else 0, job.fence) + 1
+            new = started(fence)
+            self._write(current, job, new)
+            world.leases[job.cache_key] = LeaseRow(job.job_id, token, fence, ends_ms)
+            return Started(new, Lease(job.cache_key, token, fence, ends_ms))
+
+    def apply(
+        self,
+        old: Job,
+        new: Job,
+        *,
+        lease: Lease | None = None,
+        entry: CacheEntry | None = None,
+        give_up_at_ms: int | None = None,
+        unless_held_at_ms: int | None = None,
+    ) -> Applied | Moved | LeaseHeld:
+        world = self._world
+        with world.lock:
+            current = self.get(old.tenant, old.job_id)
+            if current is None:
+                return Moved(None)
+            if current.version != old.version or not (lease is None or self._holds(lease)):
+                # Ours after all, when the row is as we wrote it.
+                return Applied(current) if current.version == new.version else Moved(current)
+            row = None if lease else world.leases.get(old.cache_key)
+            if unless_held_at_ms is not None and row and not row.free_at(unless_held_at_ms):
+                return LeaseHeld(by_this_job=row.job_id == old.job_id)
+            ends = old.open and not new.open
+            if ends and world.counters_busy:
+                if give_up_at_ms is None:
+                    raise StoreBusyError("The tables are busy.", retry_after_s=1)
+                new = replace(
+                    new,
+                    unsettled=True,
+                    due_at_epoch_ms=self._clock.now_ms(),
+                    due_shard=due_shard(new.job_id),
+                )
+            elif ends:
+                self._settle(old)
+            self._write(current, old, new)
+            if lease is not None:
+                self.release(lease)
+            if entry is not None:
+                world.entries[entry.cache_key] = entry
+            return Applied(new)
+
+    def release(self, lease: Lease) -> None:
+        with self._world.lock:
+            if self._holds(lease):
+                row = self._world.leases[lease.cache_key]
+                self._world.leases[lease.cache_key] = replace(row, token=None, ends_at_epoch_ms=0)
+
+    def raise_lane(self, job: Job) -> bool:
+        with self._world.lock:
+            current = self.get(job.tenant, job.job_id)
+            if current is None or not current.open:
+                return False
+            self._world.jobs[job.tenant, job.job_id] = replace(current, lane="interactive")
+            return True
+
+    def _holds(self, lease: Lease) -> bool:
+        row = self._world.leases.get(lease.cache_key)
+        return row is not None and (row.token, row.fence) == (lease.token, lease.fence)
+
+    def _settle(self, job: Job) -> None:
+        """A claim that is gone or another's is left alone."""
+        claim = self._world.claims.get(job.job_key)
+        if claim and claim.job_id == job.job_id:
+            del self._world.claims[job.job_key]
+        self._world.in_flight[job.tenant, job.counter_shard] -= 1
+
+    def _write(self, current: Job, old: Job, new: Job) -> None:
+        """The difference only: a lane that was raised in between stays raised."""
+        changed = {
+            name: getattr(new, name)
+            for name in (one.name for one in fields(Job))
+            if getattr(new, name) != getattr(old, name)
+        }
+        self._world.jobs[old.tenant, old.job_id] = replace(current, **changed)
+
+
+class InMemoryCache:
+    """The entries of a World (port ResultCache). Expired ones stay, as in DynamoDB."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.reads = 0
+
+    def read(self, cache_key: str) -> CacheEntry | None:
+        with self._world.lock:
+            self.reads += 1
+            return self._world.entries.get(cache_key)
+
+
+class InMemoryPayloads:
+    """The objects of a World (port PayloadStore)."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def put(self, name: str, data: bytes) -> None:
+        with self._world.lock:
+            self._world.payloads[name] = data
+
+    def get(self, name: str) -> bytes:
+        with self._world.lock:
+            return self._world.payloads[name]
+
+    def url(self, name: str) -> str:
+        return f"https://payloads.invalid/{name}"
+
+
+class InMemoryPartnerKeys:
+    """The API keys of a World (port PartnerKeys)."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def find(self, key_hash: str) -> PartnerKey | None:
+        with self._world.lock:
+            return self._world.keys.get(key_hash)
+
+    def add(self, key: PartnerKey) -> None:
+        with self._world.lock:
+            self._world.keys.setdefault(key.key_hash, key)
+
+    def all(self) -> list[PartnerKey]:
+        with self._world.lock:
+            return sorted(
+                self._world.keys.values(), key=lambda key: (key.tenant, key.created_at_epoch_s)
+            )
+
+    def revoke(self, key_id: str, *, now_s: int) -> PartnerKey | None:
+        with self._world.lock:
+            for key in self.all():
+                if key.key_id == key_id:
+                    if key.revoked_at_epoch_s is None:
+                        key = replace(key, revoked_at_epoch_s=now_s)  # noqa: PLW2901
+                        self._world.keys[key.key_hash] = key
+                    return key
+            return None
+
+
+# ------------------------------------------------------------------------------------ the rest
+
+
+class InMemoryQueue:
+    """Remembers what was sent and given back (port JobQueue)."""
+
+    def __init__(self) -> None:
+        self.sends: list[tuple[str, str, str]] = []
+        """Lane, tenant and job id of each message that was taken."""
+        self.gives_back: list[tuple[str, str, float]] = []
+        """Lane, receipt and delay in seconds."""
+        self.broken = False
+        """Sends fail."""
+        self.refused: list[tuple[str, str, str]] = []
+        """The sends that failed."""
+
+    def send(self, job: Job) -> bool:
+        message = (job.lane, job.tenant, job.job_id)
+        (self.refused if self.broken else self.sends).append(message)
+        return not self.broken
+
+    def give_back(self, lane: str, receipt: str, delay_s: float) -> None:
+        self.gives_back.append((lane, receipt, delay_s))
+
+
+class FakeVendors:
+    """Answers as it was told, in that order, and then with `default` (port VendorClient).
+
+    A turn that is an error is raised; one that is a function is called with the call, in the middle
+    of which a test can let time pass or somebody else come in.
+    """
+
+    def __init__(
+        self, *script: VendorAnswer | VendorError | Callable[[VendorCall], VendorAnswer]
+    ) -> None:
+        self.script = list(script)
+        self.default: VendorAnswer | VendorError = VendorAnswer(
+            text="a good answer",
+            finish_reason="stop",
+            input_tokens=10,
+            output_tokens=20,
+            latency_ms=300,
+            vendor_request_id="req_vendor_1",
+        )
+        self.calls: list[VendorCall] = []
+        self._lock = threading.Lock()
+
+    @property
+    def total(self) -> int:
+        """How many calls were made."""
+        return len(self.calls)
+
+    @property
+    def per_key(self) -> Counter[str]:
+        """How many calls were made with each idempotency key."""
+        return Counter(call.idempotency_key for call in self.calls)
+
+    def call(self, call: VendorCall) -> VendorAnswer:
+        with self._lock:
+            self.calls.append(call)
+            turn = self.script.pop(0) if self.script else self.default
+        if isinstance(turn, Exception):
+            raise turn
+        return turn if isinstance(turn, VendorAnswer) else turn(call)
+
+
+class RecordingTelemetry:
+    """Remembers what it was told (port Telemetry), and refuses what the real one would trip on."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[str, str | None, dict[str, str | int | bool]]] = []
+        """Name, job id and fields of each."""
+        self.spans: list[tuple[str, str]] = []
+        """Name and job id of each."""
+        self.jobs: list[str] = []
+        """The job ids that were talked about."""
+
+    @property
+    def names(self) -> list[str]:
+        """The events' names, in order."""
+        return [name for name, _, _ in self.events]
+
+    def about(self, job: Job) -> None:
+        self.jobs.append(job.job_id)
+
+    def event(self, name: str, job: Job | None = None, **fields: str | int | bool) -> None:
+        assert name in EVENTS, f"{name} is not in sluiceway.telemetry.EVENTS"
+        assert all(isinstance(value, str | int) for value in fields.values()), fields
+        self.events.append((name, job.job_id if job else None, fields))
+
+    @contextmanager
+    def span(self, name: str, job: Job) -> Iterator[None]:
+        self.spans.append((name, job.job_id))
+        yield

@@ -1,0 +1,831 @@
+"""The partner API, event in and answer out."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from sluiceway.domain.errors import StoreBusyError, VendorError
+from sluiceway.domain.job import JobStatus
+from sluiceway.ports import VendorAnswer
+
+from functions.api import app as api
+from tests.fakes.in_memory import NOW_MS, InMemoryQueue
+from tests.functions.stage import ABSENT, Answer, Stage, end, message, request, sample
+from tests.unit.logs import log_lines, metric_lines, output
+from tests.unit.samples import CACHE_KEY, JOB_ID, a_job, an_entry, written
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+MIB = 1024 * 1024
+LAMBDA_ANSWER_BYTES = 6 * MIB
+
+
+def padded(size: int, **members: Any) -> bytes:
+    """A good body of exactly so many bytes."""
+    body = {"model": "demo-chat", "input": "", **members}
+    empty = len(json.dumps(body).encode())
+    return json.dumps({**body, "input": "x" * (size - empty)}).encode()
+
+
+def assert_problem(answer: Answer, status: int, code: str) -> None:
+    """The answer is this problem, whole (RFC 9457, and our own members)."""
+    assert answer.status == status
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert answer.headers["x-request-id"] == "gateway-1"
+    body = answer.body
+    assert (body["status"], body["code"], body["request_id"]) == (status, code, "gateway-1")
+    assert body["type"]
+    assert body["title"]
+    assert body["detail"]
+    assert body["retryable"] is (status in {429, 500, 503})
+    assert ("retry-after" in answer.headers) is (status in {429, 503})
+
+
+def assert_nothing_happened(stage: Stage) -> None:
+    assert written(stage.world) == {}
+    assert stage.sent == []
+
+
+# ------------------------------------------------------------------ the sample events
+
+
+def test_api_accepts_the_sample_submit(stage: Stage) -> None:
+    answer = stage.answer(sample("api_submit"))
+
+    assert answer.status == 202
+    assert answer.body["status"] == "queued"
+    assert answer.body["metadata"] == {"order": "1001"}
+
+
+def test_api_finds_the_job_of_the_sample_get(stage: Stage) -> None:
+    stage.world.jobs["acme", JOB_ID] = a_job()
+
+    answer = stage.answer(sample("api_get_job"))
+
+    assert (answer.status, answer.body["id"]) == (200, JOB_ID)
+
+
+def test_api_answers_the_sample_health_check(stage: Stage) -> None:
+    answer = stage.answer(sample("api_health"))
+
+    assert (answer.status, answer.body) == (200, {"status": "ok"})
+    assert_nothing_happened(stage)
+
+
+# ------------------------------------------------------------------ submit, run, fetch
+
+
+def test_submit_is_answered_with_the_job_and_where_it_is(stage: Stage) -> None:
+    answer = stage.submit()
+
+    job_id = answer.body["id"]
+    assert answer.status == 202
+    assert answer.headers["content-type"] == "application/json"
+    assert answer.headers["location"] == f"/v1/jobs/{job_id}"
+    assert answer.body["urls"]["self"] == f"/v1/jobs/{job_id}"
+    assert int(answer.headers["retry-after"]) >= 1
+    assert answer.headers["cache-status"] == "sluiceway; fwd=miss"
+    assert answer.headers["cache-control"] == "no-store"
+    assert stage.sent == [("interactive", "acme", job_id)]
+
+
+def test_job_is_found_at_once_under_the_id_that_was_given(stage: Stage) -> None:
+    submitted = stage.submit()
+
+    fetched = stage.get(submitted.body["id"])
+
+    assert fetched.status == 200
+    assert fetched.body == submitted.body
+    assert int(fetched.headers["retry-after"]) >= 1
+
+
+def test_job_that_ran_is_fetched_with_its_result(stage: Stage) -> None:
+    job_id = stage.submit().body["id"]
+    stage.run_job(job_id)
+
+    fetched = stage.get(job_id)
+
+    assert fetched.status == 200
+    assert fetched.body["status"] == "completed"
+    assert fetched.body["result"] == {
+        "text": "a good answer",
+        "finish_reason": "stop",
+        "vendor_request_id": "req_vendor_1",
+    }
+    assert fetched.body["usage"] == {
+        "input_tokens": 10,
+        "output_tokens": 20,
+        "cost": 0.00033,
+        "saved": 0,
+    }
+    assert fetched.body["attempts"] == 1
+    assert "retry-after" not in fetched.headers
+
+
+def test_job_that_failed_is_fetched_with_its_error(stage: Stage) -> None:
+    stage.vendor.default = VendorError(
+        "vendor_rejected", "The vendor answered 400.", retryable=False, http_status=400
+    )
+    job_id = stage.submit().body["id"]
+    stage.run_job(job_id)
+
+    fetched = stage.get(job_id)
+
+    assert fetched.status == 200
+    assert fetched.body["status"] == "failed"
+    assert fetched.body["error"] == {
+        "code": "vendor_rejected",
+        "message": "The vendor answered 400.",
+        "retryable": False,
+        "at": "2026-01-01T00:00:00.000Z",
+    }
+
+
+def test_same_request_while_the_job_is_open_attaches_to_it(stage: Stage) -> None:
+    first = stage.submit()
+
+    second = stage.submit()
+
+    assert second.status == 202
+    assert second.body == {**first.body, "deduplicated": True}
+    assert len(stage.sent) == 1
+
+
+def test_same_request_after_the_answer_is_a_hit(stage: Stage) -> None:
+    job_id = stage.submit().body["id"]
+    stage.run_job(job_id)
+    stage.clock.advance(s=61)
+
+    hit = stage.submit()
+
+    assert hit.status == 200
+    assert hit.body["status"] == "completed"
+    assert hit.body["cache"] == {"status": "hit", "age_s": 61, "stale": False}
+    assert hit.headers["cache-status"] == f"sluiceway; hit; ttl={86_400 - 61}"
+    assert hit.headers["age"] == "61"
+    assert "location" not in hit.headers
+    assert hit.body["result"]["text"] == "a good answer"
+    assert hit.body["usage"] == {
+        "input_tokens": 10,
+        "output_tokens": 20,
+        "cost": 0,
+        "saved": 0.00033,
+    }
+    assert stage.vendor.total == 1
+
+
+def test_hit_is_fetched_again_under_its_id(stage: Stage) -> None:
+    stage.run_job(stage.submit().body["id"])
+    hit = stage.submit()
+
+    fetched = stage.get(hit.body["id"])
+
+    assert fetched.status == 200
+    assert fetched.body == hit.body
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["\x00\x07\x0b\ufffe\uffff", "a\r\nb\rc", "😀 𠀀 Ѱ", 'b <&> "q" \\', "Cafe\u0301 Caf\u00e9"],
+    ids=["control", "line ends", "emoji", "xml", "accents"],
+)
+def test_characters_reach_the_vendor_and_come_back_unchanged(stage: Stage, text: str) -> None:
+    stage.vendor.default = VendorAnswer(text, "stop", 1, 1, 1)
+    job_id = stage.submit(text).body["id"]
+
+    stage.run_job(job_id)
+
+    assert json.loads(stage.vendor.calls[0].body)["input"] == text
+    assert stage.get(job_id).body["result"]["text"] == text
+
+
+def test_result_that_lambda_could_not_return_is_answered_by_address(stage: Stage) -> None:
+    stage.vendor.default = VendorAnswer("é" * (1024 * 1024), "stop", 1, 1, 1)
+    job_id = stage.submit().body["id"]
+    stage.run_job(job_id)
+
+    answers = [stage.get(job_id), stage.submit()]
+
+    for answer in answers:
+        assert answer.status == 200
+        assert f"results/acme/{job_id}/1" in answer.body["result_url"]
+        assert "result" not in answer.body
+        assert answer.body["usage"]["output_tokens"] == 1
+
+
+# ------------------------------------------------------------------ whose jobs
+
+
+def test_anothers_job_is_exactly_like_an_unknown_one(stage: Stage) -> None:
+    job_id = stage.submit().body["id"]
+
+    anothers = stage.get(job_id, tenant="globex")
+    unknown = stage.get("job_01KDVT7V00000000000000000Z", tenant="globex")
+
+    assert anothers == unknown
+    assert_problem(anothers, 404, "job_not_found")
+
+
+def test_anothers_hit_is_exactly_like_an_unknown_one(stage: Stage) -> None:
+    stage.world.entries[CACHE_KEY] = an_entry()
+
+    anothers = stage.get(f"hit_{CACHE_KEY}", tenant="globex")
+    unknown = stage.get(f"hit_c1_{'x' * 43}", tenant="globex")
+
+    assert anothers == unknown
+    assert_problem(anothers, 404, "job_not_found")
+
+
+def test_anothers_same_request_is_no_hit(stage: Stage) -> None:
+    stage.run_job(stage.submit().body["id"])
+
+    other = stage.submit(tenant="globex")
+
+    assert other.status == 202
+    assert other.body["deduplicated"] is False
+    assert other.headers["cache-status"] == "sluiceway; fwd=miss"
+
+
+@pytest.mark.parametrize(
+    "authorizer", [ABSENT, None, {}, {"tenant": None}, {"tenant": "", "scopes": "submit read"}]
+)
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_request_without_a_tenant_is_refused(stage: Stage, authorizer: Any, method: str) -> None:
+    path = {"GET": f"/jobs/{JOB_ID}", "POST": "/jobs"}[method]
+    event = request(method, path, tenant=ABSENT, authorizer=authorizer)
+
+    answer = stage.answer(event)
+
+    assert_problem(answer, 401, "unauthenticated")
+    assert_nothing_happened(stage)
+
+
+def test_tenant_called_zero_is_a_tenant_like_any_other(stage: Stage) -> None:
+    stage.submit(tenant="acme")
+
+    answer = stage.submit(tenant="0")
+
+    assert answer.body["deduplicated"] is False
+    assert [tenant for _, tenant, _ in stage.sent] == ["acme", "0"]
+
+
+@pytest.mark.parametrize("name", ["tenant_id", "tenant", "owner", "key_id"])
+def test_tenant_in_the_body_is_refused(stage: Stage, name: str) -> None:
+    answer = stage.post({"model": "demo-chat", "input": "hello", name: "globex"})
+
+    assert_problem(answer, 422, "validation_failed")
+    assert answer.body["errors"][0]["field"] == name
+    assert_nothing_happened(stage)
+
+
+def test_tenant_in_a_header_changes_nothing(stage: Stage) -> None:
+    stage.submit(headers={"X-Tenant": "globex", "X-Tenant-Id": "globex"})
+
+    assert [tenant for _, tenant, _ in stage.sent] == ["acme"]
+
+
+@pytest.mark.parametrize("scopes", ["", "read", "cancel bypass admin", "submitter", "SUBMIT"])
+def test_submit_needs_its_scope(stage: Stage, scopes: str) -> None:
+    answer = stage.submit(scopes=scopes)
+
+    assert_problem(answer, 403, "forbidden")
+    assert_nothing_happened(stage)
+
+
+@pytest.mark.parametrize("scopes", ["", "submit", "reader"])
+def test_fetch_needs_its_scope(stage: Stage, scopes: str) -> None:
+    stage.world.jobs["acme", JOB_ID] = a_job()
+
+    assert_problem(stage.get(JOB_ID, scopes=scopes), 403, "forbidden")
+
+
+# ------------------------------------------------------------------ bodies
+
+
+def test_base64_body_is_the_same_work_as_its_plain_twin(stage: Stage) -> None:
+    raw = '{"model": "demo-chat", "input": "Café\\r\\n😀 ü"}'
+
+    plain = stage.post(raw=raw)
+    encoded = stage.post(raw=raw.encode())
+
+    assert (plain.status, encoded.status) == (202, 202)
+    assert encoded.body == {**plain.body, "deduplicated": True}
+
+
+@pytest.mark.parametrize(
+    "content_type",
+    [
+        ABSENT,
+        "",
+        "application/json",
+        "APPLICATION/JSON",
+        "application/json; charset=utf-8",
+        'application/json;charset="UTF-8"',
+        "application/json; charset=utf8; profile=x",
+        "application/x-www-form-urlencoded",
+        "application/octet-stream",
+        "application/vnd.partner+json",
+    ],
+)
+@pytest.mark.parametrize("encoded", [False, True], ids=["plain", "base64"])
+def test_body_is_taken_whatever_a_client_calls_json(
+    stage: Stage, content_type: Any, *, encoded: bool
+) -> None:
+    raw = b'{"model": "demo-chat", "input": "hello"}'
+    expected = stage.submit().body["id"]
+
+    answer = stage.post(
+        raw=raw if encoded else raw.decode(), headers={"Content-Type": content_type}
+    )
+
+    assert (answer.status, answer.body["id"]) == (202, expected)
+
+
+@pytest.mark.parametrize(
+    "content_type",
+    [
+        "text/plain",
+        "text/html",
+        "multipart/form-data; boundary=x",
+        "application/xml",
+        "application/jsonx",
+        "application/json-seq",
+        "json",
+        "application/json; charset=utf-16",
+        "application/json; charset=latin-1",
+        'application/json; charset="iso-8859-1"',
+    ],
+)
+def test_body_of_another_kind_is_refused(stage: Stage, content_type: str) -> None:
+    answer = stage.submit(headers={"Content-Type": content_type})
+
+    assert_problem(answer, 415, "unsupported_media_type")
+    assert_nothing_happened(stage)
+
+
+def test_header_names_are_read_in_any_case(stage: Stage) -> None:
+    answer = stage.submit(headers={"Content-Type": ABSENT, "CONTENT-TYPE": "text/plain"})
+
+    assert_problem(answer, 415, "unsupported_media_type")
+
+
+def test_request_without_any_header_is_read(stage: Stage) -> None:
+    event = request("POST", "/jobs")
+    event["body"] = '{"model": "demo-chat", "input": "hello"}'
+    event["headers"] = event["multiValueHeaders"] = None
+
+    assert stage.answer(event).status == 202
+
+
+@pytest.mark.parametrize("encoded", [False, True], ids=["plain", "base64"])
+def test_body_of_exactly_the_limit_is_taken(stage: Stage, *, encoded: bool) -> None:
+    raw = padded(MIB)
+
+    assert stage.post(raw=raw if encoded else raw.decode()).status == 202
+
+
+@pytest.mark.parametrize("size", [MIB + 1, 2 * MIB + 1, 5 * MIB])
+@pytest.mark.parametrize("encoded", [False, True], ids=["plain", "base64"])
+def test_body_over_the_limit_is_refused(stage: Stage, size: int, *, encoded: bool) -> None:
+    raw = padded(size)
+
+    answer = stage.post(raw=raw if encoded else raw.decode())
+
+    assert_problem(answer, 413, "payload_too_large")
+    assert_nothing_happened(stage)
+
+
+def test_limit_counts_decoded_bytes(stage: Stage) -> None:
+    raw = json.dumps({"model": "demo-chat", "input": "€" * 350_000}, ensure_ascii=False)
+
+    assert_problem(stage.post(raw=raw), 413, "payload_too_large")
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        "",
+        b"",
+        " ",
+        "{",
+        "model=demo-chat&input=hello",
+        b"model=demo-chat&input=hello",
+        '{"model": "demo-chat", "input": "hello"',
+        '\ufeff{"model": "demo-chat", "input": "hello"}',
+        '{"model": "demo-chat", "input": "hello"}'.encode("utf-16"),
+        b'{"model": "demo-chat", "input": "caf\xe9"}',
+        '{"model": "demo-chat", "input": "bad \ud83d end"}',
+        '{"model":"demo-chat","input":"x","options":{"temperature":NaN}}',
+        '{"model":"demo-chat","input":"x","options":{"temperature":-Infinity}}',
+        '{"model":"demo-chat","input":"x","options":{"temperature":1e999}}',
+        '{"model":"demo-chat","input":"x","options":{"seed":' + "9" * 5000 + "}}",
+        '{"model":"demo-chat","input":"x","model":"demo-heavy"}',
+        '{"model":"demo-chat","input":"x","options":{"a":1,"a":2}}',
+        '{"model":"demo-chat","input":"x","options":{"a":' + "[" * 31 + "]" * 31 + "}}",
+        "[" * 100_000,
+    ],
+    ids=lambda raw: str(raw)[:24].encode("unicode_escape").decode(),
+)
+def test_body_that_is_not_the_json_we_take_is_refused(stage: Stage, raw: str | bytes) -> None:
+    answer = stage.post(raw=raw)
+
+    assert_problem(answer, 400, "invalid_request")
+    assert_nothing_happened(stage)
+
+
+def test_body_that_is_missing_is_refused(stage: Stage) -> None:
+    event = request("POST", "/jobs")
+    event["body"] = None
+
+    assert_problem(stage.answer(event), 400, "invalid_request")
+
+
+@pytest.mark.parametrize("text", ["no base64!", "e30", "e30=e30=", "{}", "é", "😀"])
+def test_body_that_is_no_base64_is_refused(stage: Stage, text: str) -> None:
+    event = request("POST", "/jobs")
+    event |= {"body": text, "isBase64Encoded": True}
+
+    answer = stage.answer(event)
+
+    assert_problem(answer, 400, "invalid_request")
+    assert_nothing_happened(stage)
+
+
+@pytest.mark.parametrize(
+    ("raw", "field"),
+    [
+        ("[]", None),
+        ("null", None),
+        ('{"input":"x"}', "model"),
+        ('{"model":"demo-chat"}', "input"),
+        ('{"model":"demo-chat","input":"x","reasoning_effort":"low"}', "reasoning_effort"),
+        ('{"model":"demo-chat","input":"x","stream":true}', "stream"),
+        ('{"model":"demo-chat","input":"x","options":{"n":true}}', "options"),
+        ('{"model":"demo-chat","input":"x","options":{"stream":1}}', "options"),
+        ('{"model":"demo-chat","input":"x","deadline_s":"60"}', "deadline_s"),
+        ('{"model":"demo-chat","input":"x","deadline_s":604801}', "deadline_s"),
+        ('{"model":"demo-chat","input":"bad \\ud83d end"}', None),
+        ('{"model":"demo-chat","input":"x","metadata":{"\\udc00":"v"}}', None),
+    ],
+)
+def test_body_that_does_not_fit_the_schema_is_refused(
+    stage: Stage, raw: str, field: str | None
+) -> None:
+    answer = stage.post(raw=raw)
+
+    assert_problem(answer, 422, "validation_failed")
+    assert [error["field"] for error in answer.body.get("errors", [])] == ([field] if field else [])
+    assert_nothing_happened(stage)
+
+
+def test_refusal_repeats_no_text_of_the_body(stage: Stage) -> None:
+    answer = stage.post({"model": "demo-chat", "input": ["hunter2"], "locale": "hunter2" * 9})
+
+    assert_problem(answer, 422, "validation_failed")
+    assert "hunter2" not in answer.text
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"input": {"messages": [{"role": "user", "content": [0] * 120_000}]}},
+        {f"u{number}": 0 for number in range(80_000)},
+    ],
+    ids=["many wrong parts", "many unknown members"],
+)
+def test_refusal_is_never_too_large_for_lambda_to_return(stage: Stage, body: Any) -> None:
+    answer = stage.post({"model": "demo-chat", "input": "x", **body})
+
+    size = len(json.dumps(answer.text))
+    assert_problem(answer, 422, "validation_failed")
+    assert size < LAMBDA_ANSWER_BYTES
+
+
+def test_model_that_is_not_there_is_refused(stage: Stage) -> None:
+    answer = stage.post({"model": "gpt-9", "input": "hello"})
+
+    assert_problem(answer, 404, "model_not_found")
+    assert_nothing_happened(stage)
+
+
+# ------------------------------------------------------------------ parameters, headers, routes
+
+
+@pytest.mark.parametrize("query", [{"verbose": "1"}, {"model": "demo-heavy"}, {"": ""}])
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_query_parameter_that_we_do_not_know_is_refused(
+    stage: Stage, query: dict[str, str], method: str
+) -> None:
+    path = {"GET": f"/jobs/{JOB_ID}", "POST": "/jobs"}[method]
+    event = request(method, path, query=query)
+
+    answer = stage.answer(event)
+
+    assert_problem(answer, 400, "invalid_request")
+    assert_nothing_happened(stage)
+
+
+@pytest.mark.parametrize("given", ["order-1001", "x", "a" * 128, "!#$%&'*+-./:;<=>?@[]^_`{|}~"])
+def test_correlation_id_is_stored_and_echoed(stage: Stage, given: str) -> None:
+    answer = stage.submit(headers={"X-Correlation-Id": given})
+
+    assert answer.headers["x-correlation-id"] == given
+    assert stage.world.jobs["acme", answer.body["id"]].correlation_id == given
+
+
+def test_correlation_id_is_on_every_log_line(
+    stage: Stage, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stage.submit(headers={"X-Correlation-Id": "order-1001"})
+    stage.submit(headers={"X-Correlation-Id": "order-1001"}, scopes="")
+
+    lines = log_lines(output(capsys))
+    assert [line["message"] for line in lines] == ["job_submitted", "request_refused"]
+    assert {line["correlation_id"] for line in lines} == {"order-1001"}
+
+
+def test_request_id_on_every_log_line_is_the_one_that_the_partner_sees(
+    stage: Stage, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answers = [stage.submit(), stage.submit(scopes="")]
+
+    lines = log_lines(output(capsys))
+    assert {line["request_id"] for line in lines} == {"gateway-1"}
+    assert {answer.headers["x-request-id"] for answer in answers} == {"gateway-1"}
+
+
+def test_correlation_id_is_the_request_id_when_none_is_given(stage: Stage) -> None:
+    answer = stage.submit(headers={"X-Correlation-Id": ABSENT})
+
+    assert answer.headers["x-correlation-id"] == "gateway-1"
+    assert stage.world.jobs["acme", answer.body["id"]].correlation_id == "gateway-1"
+
+
+@pytest.mark.parametrize("given", ["", " ", "a b", "a" * 129, "é", "a\tb", "a\nb", "\x7f"])
+def test_correlation_id_that_is_none_is_refused(stage: Stage, given: str) -> None:
+    answer = stage.submit(headers={"X-Correlation-Id": given})
+
+    assert_problem(answer, 400, "invalid_request")
+    assert answer.headers["x-correlation-id"] == "gateway-1"
+    assert_nothing_happened(stage)
+
+
+@pytest.mark.parametrize("path", ["/", "/nope", "/jobs/x/y", "/job", "/health/x", "/JOBS"])
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_path_that_is_unknown_is_not_found(stage: Stage, path: str, method: str) -> None:
+    assert_problem(stage.answer(request(method, path)), 404, "route_not_found")
+    assert_nothing_happened(stage)
+
+
+@pytest.mark.parametrize(
+    ("path", "allowed"), [("/health", "GET"), ("/jobs", "POST"), (f"/jobs/{JOB_ID}", "GET")]
+)
+@pytest.mark.parametrize("method", api.METHODS)
+def test_method_that_a_path_lacks_is_refused_with_those_it_has(
+    stage: Stage, path: str, allowed: str, method: str
+) -> None:
+    if method == allowed:
+        return
+
+    answer = stage.answer(request(method, path))
+
+    assert_problem(answer, 405, "method_not_allowed")
+    assert answer.headers["allow"] == allowed
+    assert_nothing_happened(stage)
+
+
+@pytest.mark.parametrize(
+    ("path", "full", "base"),
+    [
+        ("/jobs", "/v1/jobs", "/v1"),
+        ("/jobs/", "/v1/jobs/", "/v1"),
+        ("/jobs", "/jobs", ""),
+        ("/jobs", "/ai/gateway/jobs", "/ai/gateway"),
+    ],
+    ids=["stage", "slash at the end", "custom domain", "base path mapping"],
+)
+def test_location_is_where_the_client_finds_the_job(
+    stage: Stage, path: str, full: str, base: str
+) -> None:
+    event = request("POST", path)
+    event["body"] = '{"model": "demo-chat", "input": "hello"}'
+    event["requestContext"]["path"] = full
+
+    answer = stage.answer(event)
+
+    assert answer.status == 202
+    assert answer.headers["location"] == f"{base}/jobs/{answer.body['id']}"
+
+
+@pytest.mark.parametrize(
+    "job_id", ["x", "hit_", "job_", "hit_" + "x" * 3000, "x" * 5000], ids=lambda value: value[:5]
+)
+def test_id_that_was_never_ours_is_not_found(stage: Stage, job_id: str) -> None:
+    assert_problem(stage.get(job_id), 404, "job_not_found")
+
+
+# ------------------------------------------------------------------ not now
+
+
+def test_quota_is_refused_with_a_time_to_come_again(stage: Stage) -> None:
+    stage.submit("one", tenant="small")
+    stage.submit("two", tenant="small")
+
+    answer = stage.submit("three", tenant="small")
+
+    assert_problem(answer, 429, "quota_exceeded")
+    assert int(answer.headers["retry-after"]) >= 1
+    assert len(stage.sent) == 2
+
+
+def test_busy_tables_are_told_with_a_time_to_come_again(stage: Stage) -> None:
+    stage.world.counters_busy = True
+
+    answer = stage.submit()
+
+    assert_problem(answer, 503, "degraded")
+    assert int(answer.headers["retry-after"]) >= 1
+    assert_nothing_happened(stage)
+
+
+def test_submit_whose_send_failed_is_accepted_all_the_same(stage: Stage) -> None:
+    queue = InMemoryQueue()
+    queue.broken = True
+    stage.queue = queue
+
+    answer = stage.submit()
+
+    assert answer.status == 202
+    assert stage.get(answer.body["id"]).status == 200
+
+
+# ------------------------------------------------------------------ what nobody expected
+
+
+class Broken:
+    """A port of which every call fails, with a text that nobody may see."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        def fail(*_: Any, **__: Any) -> Any:
+            raise self._error
+
+        return fail
+
+
+@pytest.mark.parametrize("port", ["jobs", "cache"])
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_unexpected_error_is_a_problem_without_its_text(
+    stage: Stage, capsys: pytest.CaptureFixture[str], port: str, method: str
+) -> None:
+    setattr(stage, port, Broken(RuntimeError("hunter2")))
+    job_id = {"jobs": JOB_ID, "cache": f"hit_{CACHE_KEY}"}[port]
+
+    answer = stage.get(job_id) if method == "GET" else stage.submit()
+
+    assert_problem(answer, 500, "internal")
+    assert "hunter2" not in answer.text + str(answer.headers)
+    assert "Traceback" not in answer.text
+    captured = capsys.readouterr()
+    assert "hunter2" not in captured.out + captured.err
+    assert '"error_class":"RuntimeError"' in captured.out
+    assert_nothing_happened(stage)
+
+
+def test_busy_port_anywhere_is_told_as_busy(stage: Stage) -> None:
+    stage.cache = Broken(StoreBusyError("The tables are busy.", retry_after_s=3))
+
+    answer = stage.submit()
+
+    assert_problem(answer, 503, "degraded")
+    assert answer.headers["retry-after"] == "3"
+
+
+def test_request_after_an_unexpected_error_is_answered_as_ever(stage: Stage) -> None:
+    working, stage.jobs = stage.jobs, Broken(RuntimeError("hunter2"))
+    stage.submit()
+    stage.jobs = working
+
+    assert stage.submit().status == 202
+
+
+# ------------------------------------------------------------------ logs
+
+
+def test_log_fields_of_one_request_are_gone_in_the_next(
+    stage: Stage, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job_id = stage.submit(headers={"X-Correlation-Id": "order-1001"}).body["id"]
+    output(capsys)
+
+    stage.submit(headers={"X-Correlation-Id": ABSENT}, authorizer=None)
+
+    (line,) = log_lines(output(capsys))
+    assert line["message"] == "request_refused"
+    assert "tenant" not in line
+    assert job_id not in str(line)
+    assert "order-1001" not in str(line)
+
+
+def test_logs_and_metrics_hold_no_text_of_prompt_result_or_key(
+    stage: Stage, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stage.vendor.default = VendorAnswer("hunter2 is the answer", "stop", 1, 1, 1)
+    key = {"Authorization": "Bearer swk_hunter2"}
+    job_id = stage.submit("hunter2 is the question", headers=key).body["id"]
+    stage.submit("hunter2 is the question", headers=key)
+    stage.run_job(job_id)
+    stage.submit("hunter2 is the question", headers=key)
+    stage.get(job_id, headers=key)
+    stage.post({"model": "hunter2", "input": "hunter2"}, headers=key)
+    stage.post({"hunter2": "hunter2"}, headers=key)
+    stage.post(raw="hunter2", headers=key)
+
+    captured = capsys.readouterr()
+    assert len(captured.out.splitlines()) > 10
+    assert "hunter2" not in captured.out + captured.err
+
+
+def test_each_kind_of_answer_to_a_submit_is_counted(
+    stage: Stage, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job_id = stage.submit().body["id"]
+    stage.submit()
+    stage.run_job(job_id)
+    output(capsys)
+
+    stage.submit()
+    stage.submit("other")
+    stage.submit("other")
+
+    counted = [
+        metric["Name"]
+        for line in metric_lines(output(capsys))
+        for metric in line["_aws"]["CloudWatchMetrics"][0]["Metrics"]
+    ]
+    assert counted == ["CacheHit", "JobsSubmitted", "CacheMiss", "JobsDeduplicated", "CacheMiss"]
+
+
+def test_hit_is_logged_with_tenant_model_and_age(
+    stage: Stage, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stage.run_job(stage.submit().body["id"])
+    stage.clock.advance(s=61)
+    output(capsys)
+
+    stage.submit()
+
+    (line,) = log_lines(output(capsys))
+    assert (line["message"], line["tenant"], line["model"]) == ("cache_hit", "acme", "demo-chat")
+    assert line["age_s"] == 61
+
+
+# ------------------------------------------------------------------ the rest
+
+
+def test_expired_result_is_gone(stage: Stage) -> None:
+    job_id = stage.submit().body["id"]
+    stage.run_job(job_id)
+    stage.clock.advance(s=72 * 3600 + 1)
+
+    assert_problem(stage.get(job_id), 410, "result_expired")
+
+
+@pytest.mark.parametrize("status", JobStatus)
+def test_job_is_shown_in_every_state(stage: Stage, status: JobStatus) -> None:
+    job_id = stage.submit().body["id"]
+    end(stage, job_id, status=status)
+
+    answer = stage.get(job_id)
+
+    assert (answer.status, answer.body["status"]) == (200, status.value)
+
+
+def test_trace_of_the_request_goes_into_the_job(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trace = "Root=1-69559e80-0123456789abcdef01234567;Sampled=0"
+    monkeypatch.setenv("_X_AMZN_TRACE_ID", trace)
+
+    job_id = stage.submit().body["id"]
+
+    assert stage.world.jobs["acme", job_id].trace_header == trace
+
+
+def test_each_answer_holds_its_own_request(stage: Stage) -> None:
+    nonces = [os.urandom(8).hex() for _ in range(50)]
+    ids = {nonce: stage.submit(nonce).body["id"] for nonce in nonces}
+    for nonce, job_id in ids.items():
+        stage.vendor.script = [VendorAnswer(f"answer to {nonce}", "stop", 1, 1, 1)]
+        stage.run(message(job_id))
+
+    answers = {nonce: stage.get(job_id).body["result"]["text"] for nonce, job_id in ids.items()}
+
+    assert answers == {nonce: f"answer to {nonce}" for nonce in nonces}
+    assert stage.clock.now_ms() == NOW_MS

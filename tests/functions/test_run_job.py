@@ -1,0 +1,367 @@
+"""The worker, SQS event in and batch item failures out."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+from sluiceway.adapters.http_vendors import HttpVendors
+from sluiceway.adapters.sqs_queue import message_body
+from sluiceway.domain.errors import VendorError
+from sluiceway.domain.job import JobStatus
+from sluiceway.ports import VendorAnswer, VendorCall
+from sluiceway_local.simulator import Simulator
+
+from tests.fakes.in_memory import LeaseRow
+from tests.functions.stage import BATCH_ARN, INTERACTIVE_ARN, Stage, end, message, sample
+from tests.unit.logs import log_lines, output
+from tests.unit.samples import CATALOGUE, JOB_ID, a_job
+
+if TYPE_CHECKING:
+    from sluiceway.domain.job import Job
+
+UNAVAILABLE = VendorError(
+    "vendor_unavailable", "The vendor answered 503.", retryable=True, retry_after_s=90
+)
+REJECTED = VendorError("vendor_rejected", "The vendor answered 400.", retryable=False)
+
+
+def explode(_: VendorCall) -> VendorAnswer:
+    raise RuntimeError("hunter2")
+
+
+def status_of(stage: Stage, job_id: str) -> JobStatus:
+    return stage.world.jobs["acme", job_id].status
+
+
+def submitted(stage: Stage, text: str = "hello", **members: str) -> str:
+    """Submits through the API and gives the job's id."""
+    job_id: str = stage.post({"model": "demo-chat", "input": text, **members}).body["id"]
+    return job_id
+
+
+# ------------------------------------------------------------------ the sample event
+
+
+def test_worker_runs_the_job_of_the_sample_event(stage: Stage) -> None:
+    stage.world.jobs["acme", JOB_ID] = a_job()
+
+    failures = stage.run(*sample("run_job")["Records"])
+
+    assert failures == []
+    assert status_of(stage, JOB_ID) is JobStatus.COMPLETED
+
+
+def test_sample_event_is_what_the_queue_would_send() -> None:
+    (record,) = sample("run_job")["Records"]
+
+    assert record["body"] == message_body("acme", JOB_ID)
+    assert record["md5OfBody"] == hashlib.md5(record["body"].encode()).hexdigest()  # noqa: S324
+
+
+# ------------------------------------------------------------------ what becomes of the message
+
+
+def test_message_of_a_job_that_completes_is_gone(stage: Stage) -> None:
+    job_id = submitted(stage)
+
+    failures = stage.run_job(job_id)
+
+    assert failures == []
+    assert stage.given_back == []
+    assert status_of(stage, job_id) is JobStatus.COMPLETED
+
+
+@pytest.mark.parametrize("job_id", ["job_unknown", JOB_ID])
+def test_message_without_a_job_is_gone(stage: Stage, job_id: str) -> None:
+    assert stage.run_job(job_id) == []
+    assert stage.given_back == []
+
+
+@pytest.mark.parametrize(("arn", "lane"), [(INTERACTIVE_ARN, "interactive"), (BATCH_ARN, "batch")])
+def test_message_that_shall_come_again_stays_in_its_own_queue(
+    stage: Stage, arn: str, lane: str
+) -> None:
+    stage.vendor.script = [UNAVAILABLE]
+    job_id = submitted(stage)
+
+    failures = stage.run(message(job_id, arn=arn, message_id="m-7"))
+
+    assert failures == ["m-7"]
+    assert stage.given_back == [(lane, "receipt of m-7", 90)]
+    assert status_of(stage, job_id) is JobStatus.RETRYING
+
+
+def test_message_goes_back_to_the_queue_it_came_from_not_to_the_jobs_lane(stage: Stage) -> None:
+    stage.vendor.script = [UNAVAILABLE]
+    job_id = submitted(stage, priority="batch")
+
+    stage.run(message(job_id, arn=INTERACTIVE_ARN))
+
+    assert [lane for lane, _, _ in stage.given_back] == ["interactive"]
+
+
+def test_message_of_a_job_that_failed_goes_on_to_the_dead_letter_queue(stage: Stage) -> None:
+    stage.vendor.script = [REJECTED]
+    job_id = submitted(stage)
+
+    failures = [stage.run(message(job_id, receives=receives)) for receives in range(1, 11)]
+
+    assert failures == [["message-1"]] * 10
+    assert [delay_s for _, _, delay_s in stage.given_back] == [0.0] * 10
+    assert status_of(stage, job_id) is JobStatus.DEAD_LETTERED
+    assert stage.vendor.total == 1
+    assert stage.sent == [("interactive", "acme", job_id)]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "",
+        "hello",
+        "{",
+        "null",
+        "5",
+        "[]",
+        '"job"',
+        "{}",
+        '{"tenant": "acme"}',
+        '{"job_id": "job_1"}',
+        '{"tenant": "", "job_id": "job_1"}',
+        '{"tenant": "acme", "job_id": ""}',
+        '{"tenant": 5, "job_id": "job_1"}',
+        '{"tenant": "acme", "job_id": 5}',
+        '{"tenant": "acme", "job_id": null}',
+        '{"tenant": ["acme"], "job_id": {"a": 1}}',
+        '[{"tenant": "acme", "job_id": "job_1"}]',
+        '{"Records": [{"s3": {}}]}',
+        "[" * 100_000,
+    ],
+    ids=lambda body: body[:40],
+)
+def test_message_that_is_not_ours_goes_on_to_the_dead_letter_queue(
+    stage: Stage, capsys: pytest.CaptureFixture[str], body: str
+) -> None:
+    failures = stage.run(message(body=body, message_id="m-7"))
+
+    assert failures == ["m-7"]
+    assert stage.given_back == [("interactive", "receipt of m-7", 0.0)]
+    (line,) = log_lines(output(capsys))
+    assert (line["message"], line["message_id"]) == ("message_unreadable", "m-7")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        '{"tenant": "acme", "job_id": "%s"}',
+        '{"job_id":"%s","tenant":"acme"}',
+        '{"tenant": "acme", "job_id": "%s", "extra": true}',
+        '{"tenant": "\\u0061cme", "job_id": "%s"}',
+        '\n {"tenant": "acme",\n "job_id": "%s"}\n',
+    ],
+)
+def test_message_is_read_whatever_its_spelling(stage: Stage, body: str) -> None:
+    job_id = submitted(stage)
+
+    assert stage.run(message(body=body % job_id)) == []
+    assert status_of(stage, job_id) is JobStatus.COMPLETED
+
+
+# ------------------------------------------------------------------ several records
+
+
+def test_duplicates_in_one_batch_run_once(stage: Stage) -> None:
+    job_id = submitted(stage)
+
+    failures = stage.run(*(message(job_id, message_id=f"m-{n}") for n in range(3)))
+
+    assert failures == []
+    assert stage.vendor.total == 1
+
+
+def test_unexpected_error_of_one_record_leaves_the_others_alone(stage: Stage) -> None:
+    ids = [submitted(stage, f"number {n}") for n in range(10)]
+    good = stage.vendor.default
+    assert isinstance(good, VendorAnswer)
+    stage.vendor.script = [good, good, good, explode]
+
+    failures = stage.run(*(message(job_id, message_id=f"m-{n}") for n, job_id in enumerate(ids)))
+
+    assert failures == ["m-3"]
+    assert [status_of(stage, job_id) for job_id in ids] == [
+        JobStatus.PROCESSING if n == 3 else JobStatus.COMPLETED for n in range(10)
+    ]
+    assert stage.vendor.total == 10
+
+
+def test_unexpected_error_keeps_the_message_and_its_visibility(stage: Stage) -> None:
+    stage.vendor.script = [explode]
+    job_id = submitted(stage)
+
+    failures = stage.run(message(job_id, message_id="m-7"))
+
+    # It comes back when its visibility ends, which is after the lease's end.
+    assert failures == ["m-7"]
+    assert stage.given_back == []
+    assert stage.sent == [("interactive", "acme", job_id)]
+
+
+def test_unexpected_error_is_logged_without_its_text(
+    stage: Stage, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stage.vendor.script = [explode]
+    job_id = submitted(stage, "hunter2")
+
+    stage.run(message(job_id))
+
+    captured = capsys.readouterr()
+    assert "hunter2" not in captured.out + captured.err
+    assert '"error_class":"RuntimeError"' in captured.out
+
+
+def test_unexpected_error_is_logged_with_its_request_and_job(
+    stage: Stage, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Every line has request_id, correlation_id and job_id; the one that an
+    # operator looks for most needs them too.
+    stage.vendor.script = [explode]
+    job_id = submitted(stage)
+    output(capsys)
+
+    stage.run(message(job_id))
+
+    (line,) = [line for line in log_lines(output(capsys)) if line["level"] == "ERROR"]
+    assert line["message"] == "unexpected_error"
+    assert (line.get("request_id"), line.get("job_id")) == ("lambda-run", job_id)
+
+
+def test_message_of_a_queue_that_is_not_ours_is_kept(stage: Stage) -> None:
+    stage.vendor.script = [UNAVAILABLE]
+    job_id = submitted(stage)
+
+    failures = stage.run(message(job_id, arn="arn:aws:sqs:us-east-1:123456789012:other"))
+
+    assert failures == ["message-1"]
+    assert stage.given_back == []
+
+
+def test_record_without_a_receive_count_is_kept_and_others_run(stage: Stage) -> None:
+    broken = message("job_x", message_id="broken")
+    del broken["attributes"]["ApproximateReceiveCount"]
+    job_id = submitted(stage)
+
+    failures = stage.run(broken, message(job_id))
+
+    assert failures == ["broken"]
+    assert status_of(stage, job_id) is JobStatus.COMPLETED
+
+
+def test_log_fields_of_one_record_are_gone_in_the_next(
+    stage: Stage, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job_id = submitted(stage)
+    output(capsys)
+
+    stage.run(message(job_id), message("job_unknown", message_id="m-2"))
+
+    lines = log_lines(output(capsys))
+    assert lines[-1]["message"] == "message_without_job"
+    assert not {"job_id", "tenant", "job_key", "correlation_id"} & set(lines[-1])
+    assert all(line["job_id"] == job_id for line in lines[:-1])
+
+
+def test_log_lines_of_a_job_carry_what_came_in_with_the_request(
+    stage: Stage, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job_id = stage.submit(headers={"X-Correlation-Id": "order-1001"}).body["id"]
+    output(capsys)
+
+    stage.run_job(job_id)
+
+    lines = log_lines(output(capsys))
+    assert len(lines) >= 3
+    assert {line["correlation_id"] for line in lines} == {"order-1001"}
+    assert {line["request_id"] for line in lines} == {"lambda-run"}
+
+
+# ------------------------------------------------------------------ other states of the world
+
+
+def test_receive_count_of_the_message_is_written_down(stage: Stage) -> None:
+    job_id = submitted(stage)
+
+    stage.run(message(job_id, receives=3))
+
+    assert stage.world.jobs["acme", job_id].receives == 3
+
+
+def test_time_that_the_function_has_left_decides_when_the_job_is_looked_at(stage: Stage) -> None:
+    seen: list[Job] = []
+
+    def look(_: VendorCall) -> VendorAnswer:
+        seen.append(stage.world.jobs["acme", job_id])
+        raise UNAVAILABLE
+
+    stage.vendor.script = [look]
+    job_id = submitted(stage)
+
+    stage.run_job(job_id)
+
+    assert seen[0].due_at_epoch_ms == stage.clock.now_ms() + 110_000 + 30_000
+
+
+def test_message_of_a_job_on_a_busy_key_comes_again_soon(stage: Stage) -> None:
+    job_id = submitted(stage)
+    job = stage.world.jobs["acme", job_id]
+    ends_ms = stage.clock.now_ms() + 60_000
+    stage.world.leases[job.cache_key] = LeaseRow("job_other", "token", 1, ends_ms)
+
+    failures = stage.run_job(job_id)
+
+    assert failures == ["message-1"]
+    assert stage.given_back == [("interactive", "receipt of message-1", 1.5)]
+
+
+def test_message_of_a_cancelled_job_is_gone(stage: Stage) -> None:
+    job_id = submitted(stage)
+    end(stage, job_id, status=JobStatus.CANCELLED)
+
+    assert stage.run_job(job_id) == []
+    assert stage.vendor.total == 0
+
+
+# ------------------------------------------------------------------ a real vendor
+
+
+def test_run_with_a_real_vendor_leaks_no_key_at_any_log_level(
+    stage: Stage, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stage.telemetry.logger.setLevel("DEBUG")
+    with Simulator() as sim:
+        vendor = CATALOGUE.vendors["simulator"].model_copy(update={"base_url": sim.url})
+        http = HttpVendors(api_key=lambda _: "sk-hunter2", clock=stage.clock)
+
+        class ToSimulator:
+            """Calls the simulator in the place of the catalogue's vendor."""
+
+            def call(self, call: VendorCall) -> VendorAnswer:
+                values = {name: getattr(call, name) for name in VendorCall.__slots__}
+                return http.call(VendorCall(**{**values, "vendor": vendor}))
+
+        stage.vendors = ToSimulator()
+        good = submitted(stage, "a good one")
+        bad = submitted(stage, '[[sim {"status": 503, "retry_after": 1}]] a bad one')
+        stage.run(message(good), message(bad, message_id="m-2"))
+        http.close()
+        names = {name.lower() for name in sim.ledger.snapshot()["headers"]["names"]}
+
+    captured = capsys.readouterr()
+    told = (
+        captured.out + captured.err + json.dumps([repr(job) for job in stage.world.jobs.values()])
+    )
+    assert status_of(stage, good) is JobStatus.COMPLETED
+    assert status_of(stage, bad) is JobStatus.RETRYING
+    assert "hunter2" not in told
+    assert "authorization" in names

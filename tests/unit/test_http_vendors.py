@@ -1,0 +1,1094 @@
+"""Vendors over HTTP, against the simulator and against replies made by hand."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import logging
+import socket
+import time
+import traceback
+from collections.abc import AsyncIterator, Callable
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+from botocore.exceptions import ClientError
+from sluiceway.adapters.http_vendors import MAX_ANSWER_BYTES, HttpVendors
+from sluiceway.adapters.secrets_manager import SecretsManagerKeys
+from sluiceway.bootstrap import SystemClock
+from sluiceway.domain.catalogue import Model, Vendor
+from sluiceway.domain.errors import VendorError
+from sluiceway.ports import VendorAnswer, VendorCall
+from sluiceway_local.simulator import Simulator
+
+from tests.fakes.in_memory import FakeClock
+from tests.unit.logs import fresh_telemetry
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SECRET = "sk-hunter2"
+WIRES = ["openai", "anthropic"]
+BASE_URL = "http://vendor.invalid/v1"
+
+OPENAI: dict[str, Any] = {
+    "id": "chatcmpl-1",
+    "choices": [{"message": {"content": "an answer"}, "finish_reason": "stop"}],
+    "usage": {"prompt_tokens": 10, "completion_tokens": 20},
+}
+ANTHROPIC: dict[str, Any] = {
+    "id": "msg_1",
+    "content": [{"type": "text", "text": "an answer"}],
+    "stop_reason": "end_turn",
+    "usage": {"input_tokens": 10, "output_tokens": 20},
+}
+GOOD = {"openai": OPENAI, "anthropic": ANTHROPIC}
+REQUEST_ID_HEADER = {"openai": "x-request-id", "anthropic": "request-id"}
+
+Send = Callable[..., VendorAnswer]
+
+
+@pytest.fixture
+def sim() -> Iterator[Simulator]:
+    """A vendor of this test's own: a simulator forgets no answer that was paid."""
+    with Simulator() as simulator:
+        yield simulator
+
+
+@pytest.fixture
+def open_vendors() -> Iterator[Callable[..., HttpVendors]]:
+    """Makes clients that are closed after the test."""
+    opened: list[HttpVendors] = []
+
+    def make(*, secret: str = SECRET, clock: Any = None, transport: Any = None) -> HttpVendors:
+        vendors = HttpVendors(
+            api_key=lambda _: secret, clock=clock or FakeClock(), transport=transport
+        )
+        opened.append(vendors)
+        return vendors
+
+    yield make
+    for vendors in opened:
+        vendors.close()
+
+
+@pytest.fixture
+def send(sim: Simulator, open_vendors: Callable[..., HttpVendors]) -> Send:
+    """Sends one call to the simulator; `fault` is told in the request."""
+
+    def send(
+        given: Any = "hello",
+        wire: str = "openai",
+        *,
+        options: dict[str, Any] | None = None,
+        key: str = "job_1",
+        timeout_s: float = 5.0,
+        secret: str = SECRET,
+        **fault: Any,
+    ) -> VendorAnswer:
+        told = {**(options or {}), **({"sim": fault} if fault else {})}
+        return open_vendors(secret=secret).call(
+            a_call(wire, given, options=told, base_url=sim.url, key=key, timeout_s=timeout_s)
+        )
+
+    return send
+
+
+def a_call(
+    wire: str = "openai",
+    given: Any = "hello",
+    *,
+    options: dict[str, Any] | None = None,
+    base_url: str = BASE_URL,
+    key: str = "job_1",
+    timeout_s: float = 5.0,
+    keyed: bool = True,
+) -> VendorCall:
+    secret_name = "sluiceway/vendors/v" if keyed else ""
+    return VendorCall(
+        vendor=Vendor.model_validate(
+            {"protocol": wire, "base_url": base_url, "api_key_secret": secret_name}
+        ),
+        model=Model(vendor="v", vendor_model="sim-1", version="1"),
+        body=json.dumps({"input": given, "options": options or {}}).encode(),
+        idempotency_key=key,
+        timeout_s=timeout_s,
+        retry_after_max_s=3600,
+    )
+
+
+def answering(
+    body: bytes, status: int = 200, headers: dict[str, str] | None = None
+) -> httpx.MockTransport:
+    """A network on which every request gets this reply."""
+    return httpx.MockTransport(lambda _: httpx.Response(status, content=body, headers=headers))
+
+
+class Recorder:
+    """A network that remembers the requests."""
+
+    def __init__(self, wire: str) -> None:
+        self.requests: list[httpx.Request] = []
+        self.transport = httpx.MockTransport(self._answer)
+        self._body = json.dumps(GOOD[wire]).encode()
+
+    def _answer(self, request: httpx.Request) -> httpx.Response:
+        self.requests.append(request)
+        return httpx.Response(200, content=self._body)
+
+    @property
+    def body(self) -> Any:
+        return json.loads(self.requests[-1].content)
+
+
+def failure(send: Callable[[], object]) -> VendorError:
+    """The error of a call that fails."""
+    with pytest.raises(VendorError) as caught:
+        send()
+    return caught.value
+
+
+# ------------------------------------------------------------------ good answers
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_call_gives_the_answer_with_its_usage_and_request_id(send: Send, wire: str) -> None:
+    answer = send("hello", wire)
+
+    assert answer.text.startswith("You said: hello")
+    assert answer.finish_reason == "stop"
+    assert (answer.input_tokens, answer.output_tokens) == (2, -(-len(answer.text) // 4))
+    assert answer.vendor_request_id is not None
+    assert answer.vendor_request_id.startswith("req_")
+    assert answer.content is None
+    assert answer.cacheable
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_call_is_one_call_on_the_wire(send: Send, sim: Simulator, wire: str) -> None:
+    send("hello", wire)
+
+    counts = sim.ledger.snapshot()
+    assert (counts["calls"], counts["charged"]) == (1, 1)
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_call_names_the_documents_id_when_no_header_has_one(
+    open_vendors: Callable[..., HttpVendors], wire: str
+) -> None:
+    vendors = open_vendors(transport=answering(json.dumps(GOOD[wire]).encode()))
+
+    assert vendors.call(a_call(wire)).vendor_request_id == GOOD[wire]["id"]
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_call_tells_how_long_the_vendor_took(
+    open_vendors: Callable[..., HttpVendors], wire: str
+) -> None:
+    clock = FakeClock()
+
+    def slow(_: httpx.Request) -> httpx.Response:
+        clock.advance(ms=1_234)
+        return httpx.Response(200, json=GOOD[wire])
+
+    vendors = open_vendors(clock=clock, transport=httpx.MockTransport(slow))
+
+    assert vendors.call(a_call(wire)).latency_ms == 1_234
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_call_marks_an_answer_that_was_cut_off(send: Send, wire: str) -> None:
+    answer = send("hello", wire, finish="length")
+
+    assert answer.finish_reason == "length"
+    assert not answer.cacheable
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_call_keeps_tool_calls_as_content(send: Send, wire: str) -> None:
+    answer = send("hello", wire, finish="tool_calls")
+
+    assert answer.finish_reason == "tool_calls"
+    assert "simulated_tool" in json.dumps(answer.content)
+    assert not answer.cacheable
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_call_takes_an_empty_text_and_never_for_reusable(send: Send, wire: str) -> None:
+    answer = send("hello", wire, empty=True)
+
+    assert answer.text == ""
+    assert not answer.cacheable
+
+
+def test_call_keeps_all_blocks_of_an_answer_that_is_more_than_text(
+    open_vendors: Callable[..., HttpVendors],
+) -> None:
+    blocks = [{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "42"}]
+    body = json.dumps({**ANTHROPIC, "content": blocks}).encode()
+
+    answer = open_vendors(transport=answering(body)).call(a_call("anthropic"))
+
+    assert (answer.text, answer.content) == ("42", blocks)
+
+
+@pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.parametrize("text", ["\x00\x07\x0b\ufffe", "a\r\nb", "😀 𠀀", '<&> "q"', "é e\u0301"])
+def test_call_keeps_the_characters_of_an_answer(send: Send, wire: str, text: str) -> None:
+    assert send("hello", wire, text=text).text == text
+
+
+def test_call_unpacks_a_compressed_answer(open_vendors: Callable[..., HttpVendors]) -> None:
+    packed = gzip.compress(json.dumps(OPENAI).encode())
+    vendors = open_vendors(transport=answering(packed, headers={"content-encoding": "gzip"}))
+
+    assert vendors.call(a_call()).text == "an answer"
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_call_takes_an_answer_whose_error_is_null(
+    open_vendors: Callable[..., HttpVendors], wire: str
+) -> None:
+    body = json.dumps({**GOOD[wire], "error": None}).encode()
+
+    assert open_vendors(transport=answering(body)).call(a_call(wire)).text == "an answer"
+
+
+def test_call_marks_an_answer_that_filled_the_context_window_as_cut_off(
+    open_vendors: Callable[..., HttpVendors],
+) -> None:
+    body = json.dumps({**ANTHROPIC, "stop_reason": "model_context_window_exceeded"}).encode()
+
+    answer = open_vendors(transport=answering(body)).call(a_call("anthropic"))
+
+    assert (answer.text, answer.finish_reason) == ("an answer", "length")
+
+
+@pytest.mark.parametrize("usage", [None, {}])
+def test_call_takes_an_openai_answer_without_usage(
+    open_vendors: Callable[..., HttpVendors], usage: Any
+) -> None:
+    vendors = open_vendors(transport=answering(json.dumps({**OPENAI, "usage": usage}).encode()))
+
+    answer = vendors.call(a_call())
+
+    assert (answer.input_tokens, answer.output_tokens) == (0, 0)
+
+
+def test_call_after_close_works_again(sim: Simulator) -> None:
+    vendors = HttpVendors(api_key=lambda _: SECRET, clock=FakeClock())
+    vendors.call(a_call(base_url=sim.url))
+    vendors.close()
+
+    answer = vendors.call(a_call(base_url=sim.url))
+    vendors.close()
+
+    assert answer.finish_reason == "stop"
+
+
+def test_call_after_a_failed_one_works(
+    open_vendors: Callable[..., HttpVendors], sim: Simulator
+) -> None:
+    vendors = open_vendors()
+    failure(lambda: vendors.call(a_call(options={"sim": {"drop": "before"}}, base_url=sim.url)))
+
+    assert vendors.call(a_call(base_url=sim.url)).finish_reason == "stop"
+
+
+# ------------------------------------------------------------------ what is sent
+
+
+@pytest.mark.parametrize(
+    ("wire", "path", "body"),
+    [
+        (
+            "openai",
+            "/v1/chat/completions",
+            {"temperature": 0.5, "messages": [{"role": "user", "content": "hello"}]},
+        ),
+        (
+            "anthropic",
+            "/v1/messages",
+            {
+                "max_tokens": 4096,
+                "temperature": 0.5,
+                "messages": [{"role": "user", "content": "hello"}],
+            },
+        ),
+    ],
+)
+def test_call_sends_the_vendors_form(
+    open_vendors: Callable[..., HttpVendors], wire: str, path: str, body: dict[str, Any]
+) -> None:
+    recorder = Recorder(wire)
+
+    open_vendors(transport=recorder.transport).call(a_call(wire, options={"temperature": 0.5}))
+
+    assert recorder.requests[0].method == "POST"
+    assert recorder.requests[0].url.path == path
+    assert recorder.body == {**body, "model": "sim-1"}
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_call_takes_a_base_url_with_a_slash_at_its_end(
+    open_vendors: Callable[..., HttpVendors], wire: str
+) -> None:
+    recorder = Recorder(wire)
+
+    open_vendors(transport=recorder.transport).call(a_call(wire, base_url=f"{BASE_URL}/"))
+
+    assert "//" not in recorder.requests[0].url.path
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_call_sends_the_idempotency_key(send: Send, sim: Simulator, wire: str) -> None:
+    send("hello", wire, key="job_42")
+
+    assert sim.ledger.snapshot()["headers"]["idempotency_key"] == "job_42"
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_call_repeated_with_its_key_after_a_drop_is_charged_once(
+    send: Send, sim: Simulator, wire: str
+) -> None:
+    error = failure(lambda: send("hello", wire, key="job_1", drop="after"))
+    answer = send("hello", wire, key="job_1", drop="after")
+
+    assert (error.job_code, error.retryable) == ("vendor_unavailable", True)
+    assert answer.text.startswith("You said: hello")
+    counts = sim.ledger.snapshot()
+    assert (counts["calls"], counts["charged"], counts["replayed"]) == (2, 1, 1)
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_call_of_another_job_is_charged_anew(send: Send, sim: Simulator, wire: str) -> None:
+    send("hello", wire, key="job_1")
+    send("hello", wire, key="job_2")
+
+    assert sim.ledger.snapshot()["charged"] == 2
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_options_never_override_model_and_messages(
+    open_vendors: Callable[..., HttpVendors], wire: str
+) -> None:
+    recorder = Recorder(wire)
+
+    open_vendors(transport=recorder.transport).call(
+        a_call(wire, options={"model": "dear", "messages": [], "top_k": 0})
+    )
+
+    assert recorder.body["model"] == "sim-1"
+    assert recorder.body["messages"] == [{"role": "user", "content": "hello"}]
+    assert recorder.body["top_k"] == 0
+
+
+@pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.parametrize(
+    "text", ["\x00\x07\x0b\ufffe\uffff", "a\r\nb", "😀 𠀀 Ѱ", '<&> "q"', "é e\u0301"]
+)
+def test_call_sends_the_characters_as_they_came(
+    open_vendors: Callable[..., HttpVendors], wire: str, text: str
+) -> None:
+    recorder = Recorder(wire)
+
+    open_vendors(transport=recorder.transport).call(a_call(wire, text))
+
+    assert recorder.body["messages"][0]["content"] == text
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_call_sends_numbers_as_they_came(
+    open_vendors: Callable[..., HttpVendors], wire: str
+) -> None:
+    recorder = Recorder(wire)
+    options = {"seed": 9007199254740993, "top_p": 1.0, "penalty": 1e-7, "flag": False, "no": None}
+
+    open_vendors(transport=recorder.transport).call(a_call(wire, options=options))
+
+    sent = {name: recorder.body[name] for name in options}
+    assert repr(sent) == repr(options)
+
+
+def test_openai_messages_are_sent_as_they_are(open_vendors: Callable[..., HttpVendors]) -> None:
+    recorder = Recorder("openai")
+    messages = [
+        {"role": "system", "content": "be brief"},
+        {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]},
+        {"role": "tool", "tool_call_id": "1", "content": "4"},
+    ]
+
+    open_vendors(transport=recorder.transport).call(a_call("openai", {"messages": messages}))
+
+    assert recorder.body["messages"] == messages
+
+
+@pytest.mark.parametrize(
+    ("messages", "system"),
+    [
+        ([], None),
+        ([("system", "be brief")], "be brief"),
+        ([("developer", "be brief")], "be brief"),
+        ([("system", "be brief"), ("developer", "be kind")], "be brief\n\nbe kind"),
+        (
+            [("system", "be brief"), ("system", [{"type": "text", "text": "be kind"}])],
+            [{"type": "text", "text": "be brief"}, {"type": "text", "text": "be kind"}],
+        ),
+    ],
+    ids=["none", "system", "developer", "both", "blocks"],
+)
+def test_anthropic_system_messages_move_to_their_own_member(
+    open_vendors: Callable[..., HttpVendors], messages: list[tuple[str, Any]], system: Any
+) -> None:
+    recorder = Recorder("anthropic")
+    given = [{"role": role, "content": content} for role, content in messages]
+    user = {"role": "user", "content": "hello"}
+
+    open_vendors(transport=recorder.transport).call(
+        a_call("anthropic", {"messages": [*given, user]})
+    )
+
+    assert recorder.body.get("system") == system
+    assert recorder.body["messages"] == [user]
+
+
+def test_anthropic_max_tokens_of_the_partner_wins(
+    open_vendors: Callable[..., HttpVendors],
+) -> None:
+    recorder = Recorder("anthropic")
+
+    open_vendors(transport=recorder.transport).call(a_call("anthropic", options={"max_tokens": 7}))
+
+    assert recorder.body["max_tokens"] == 7
+
+
+def test_anthropic_system_option_is_not_dropped_beside_system_messages(
+    open_vendors: Callable[..., HttpVendors],
+) -> None:
+    # An option that is in the key but never sent makes two requests differ that don't.
+    recorder = Recorder("anthropic")
+    messages = [{"role": "system", "content": "be kind"}, {"role": "user", "content": "hello"}]
+
+    open_vendors(transport=recorder.transport).call(
+        a_call("anthropic", {"messages": messages}, options={"system": "be brief"})
+    )
+
+    sent = json.dumps(recorder.body["system"])
+    assert "be kind" in sent
+    assert "be brief" in sent
+
+
+@pytest.mark.parametrize(
+    "message",
+    [{"role": "system"}, {"role": "system", "content": None}, {"role": "developer"}],
+    ids=["no content", "null content", "developer"],
+)
+def test_anthropic_system_message_without_content_is_no_crash(
+    open_vendors: Callable[..., HttpVendors], message: dict[str, Any]
+) -> None:
+    # The schema of a submit allows it: it may end the job, but not the worker.
+    recorder = Recorder("anthropic")
+    call = a_call("anthropic", {"messages": [message, {"role": "user", "content": "hello"}]})
+
+    try:
+        open_vendors(transport=recorder.transport).call(call)
+    except VendorError as error:
+        assert not error.retryable  # noqa: PT017 - both outcomes are good
+    else:
+        assert recorder.body["messages"] == [{"role": "user", "content": "hello"}]
+
+
+@pytest.mark.parametrize(
+    "option",
+    [5, True, 1.5, {"type": "text"}, ["be brief"]],
+    ids=lambda option: type(option).__name__,
+)
+def test_anthropic_system_option_of_any_type_is_no_crash(
+    open_vendors: Callable[..., HttpVendors], option: Any
+) -> None:
+    # Options go to the vendor as they are: it is the vendor's to refuse them.
+    recorder = Recorder("anthropic")
+
+    open_vendors(transport=recorder.transport).call(a_call("anthropic", options={"system": option}))
+
+    assert recorder.body["system"] == option
+
+
+# ------------------------------------------------------------------ time
+
+
+@pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.parametrize(
+    "fault",
+    [
+        {"drip_s": 0.05},
+        {"drip_s": 0.05, "drip_headers": True},
+        {"hang": True},
+        {"delay_s": 30},
+        {"status": 500, "delay_s": 30},
+    ],
+    ids=["drip", "header drip", "hang", "slow", "slow error"],
+)
+def test_call_ends_at_its_total_deadline(
+    sim: Simulator,
+    open_vendors: Callable[..., HttpVendors],
+    wire: str,
+    fault: dict[str, Any],
+) -> None:
+    call = a_call(wire, options={"sim": fault}, base_url=sim.url, timeout_s=0.3)
+    began_s = time.monotonic()
+
+    error = failure(lambda: open_vendors(clock=SystemClock()).call(call))
+
+    assert 0.3 <= time.monotonic() - began_s < 5
+    assert (error.job_code, error.retryable) == ("vendor_timeout", True)
+    assert sim.ledger.snapshot()["calls"] == 1
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_call_takes_a_drip_that_ends_in_time(send: Send, wire: str) -> None:
+    assert send("hello", wire, drip_s=0.0005).text.startswith("You said: hello")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [httpx.ConnectTimeout, httpx.ReadTimeout, httpx.WriteTimeout, httpx.PoolTimeout],
+)
+def test_call_that_waits_too_long_for_one_thing_is_a_timeout(
+    open_vendors: Callable[..., HttpVendors], error: type[httpx.TimeoutException]
+) -> None:
+    def give_up(request: httpx.Request) -> httpx.Response:
+        raise error("hunter2", request=request)
+
+    vendors = open_vendors(transport=httpx.MockTransport(give_up))
+
+    failed = failure(lambda: vendors.call(a_call()))
+
+    assert (failed.job_code, failed.retryable) == ("vendor_timeout", True)
+
+
+def test_call_sets_each_timeout_apart(open_vendors: Callable[..., HttpVendors]) -> None:
+    recorder = Recorder("openai")
+
+    open_vendors(transport=recorder.transport).call(a_call(timeout_s=42.0))
+
+    timeouts = recorder.requests[0].extensions["timeout"]
+    assert timeouts["connect"] == 2.0
+    assert timeouts["read"] == 42.0
+    assert 0 < timeouts["write"] <= 42.0
+    assert 0 < timeouts["pool"] <= 42.0
+
+
+# ------------------------------------------------------------------ lost connections
+
+
+@pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.parametrize("drop", ["before", "after"])
+def test_call_whose_connection_drops_may_be_retried(
+    send: Send, sim: Simulator, wire: str, drop: str
+) -> None:
+    error = failure(lambda: send("hello", wire, drop=drop))
+
+    assert (error.job_code, error.retryable, error.http_status) == (
+        "vendor_unavailable",
+        True,
+        None,
+    )
+    assert sim.ledger.snapshot()["calls"] == 1
+
+
+def test_call_to_nobody_may_be_retried(open_vendors: Callable[..., HttpVendors]) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+
+    error = failure(lambda: open_vendors().call(a_call(base_url=f"http://127.0.0.1:{port}/v1")))
+
+    assert (error.job_code, error.retryable) == ("vendor_unavailable", True)
+
+
+def test_call_whose_answer_can_not_be_unpacked_may_be_retried(
+    open_vendors: Callable[..., HttpVendors],
+) -> None:
+    vendors = open_vendors(transport=answering(b"no gzip", headers={"content-encoding": "gzip"}))
+
+    error = failure(lambda: vendors.call(a_call()))
+
+    assert (error.job_code, error.retryable) == ("vendor_unavailable", True)
+
+
+# ------------------------------------------------------------------ refusals
+
+
+@pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.parametrize(
+    ("status", "code", "retryable"),
+    [
+        (400, "vendor_rejected", False),
+        (401, "vendor_auth_failed", False),
+        (403, "vendor_auth_failed", False),
+        (404, "vendor_rejected", False),
+        (408, "vendor_timeout", True),
+        (409, "vendor_unavailable", True),
+        (413, "vendor_rejected", False),
+        (422, "vendor_rejected", False),
+        (425, "vendor_unavailable", True),
+        (429, "vendor_rate_limited", True),
+        (500, "vendor_unavailable", True),
+        (502, "vendor_unavailable", True),
+        (503, "vendor_unavailable", True),
+        (504, "vendor_timeout", True),
+        (529, "vendor_unavailable", True),
+    ],
+)
+def test_call_that_is_refused_is_told_apart_by_status(
+    send: Send, sim: Simulator, wire: str, status: int, code: str, *, retryable: bool
+) -> None:
+    error = failure(lambda: send("hello", wire, status=status))
+
+    assert (error.job_code, error.retryable, error.http_status) == (code, retryable, status)
+    assert error.vendor_request_id is not None
+    assert error.vendor_request_id.startswith("req_")
+    assert sim.ledger.snapshot()["calls"] == 1
+
+
+@pytest.mark.parametrize("status", [429, 403, 400])
+@pytest.mark.parametrize(
+    ("wire", "error"),
+    [
+        ("openai", {"code": "insufficient_quota", "type": "insufficient_quota"}),
+        ("openai", {"code": None, "type": "insufficient_quota"}),
+        ("openai", {"code": "billing_hard_limit_reached", "type": "invalid_request_error"}),
+        ("anthropic", {"type": "billing_error"}),
+    ],
+    ids=["code", "type", "billing limit", "anthropic"],
+)
+def test_call_without_quota_is_never_retried(
+    open_vendors: Callable[..., HttpVendors], wire: str, error: dict[str, Any], status: int
+) -> None:
+    body = json.dumps({"type": "error", "error": {"message": "no money", **error}}).encode()
+    vendors = open_vendors(transport=answering(body, status, {"retry-after": "1"}))
+
+    failed = failure(lambda: vendors.call(a_call(wire)))
+
+    assert (failed.job_code, failed.retryable) == ("vendor_quota_exhausted", False)
+
+
+def test_simulated_quota_error_is_never_retried(send: Send) -> None:
+    error = failure(lambda: send("hello", status=429, error_code="insufficient_quota"))
+
+    assert (error.job_code, error.retryable) == ("vendor_quota_exhausted", False)
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_call_that_was_filtered_is_never_retried(send: Send, wire: str) -> None:
+    error = failure(lambda: send("hello", wire, finish="content_filter"))
+
+    assert (error.job_code, error.retryable, error.http_status) == ("vendor_filtered", False, 200)
+    assert error.vendor_request_id is not None
+
+
+def test_call_that_the_model_refused_is_filtered(
+    open_vendors: Callable[..., HttpVendors],
+) -> None:
+    message = {"content": None, "refusal": "I can't help with hunter2."}
+    body = {**OPENAI, "choices": [{"message": message, "finish_reason": "stop"}]}
+
+    error = failure(
+        lambda: open_vendors(transport=answering(json.dumps(body).encode())).call(a_call())
+    )
+
+    assert error.job_code == "vendor_filtered"
+    assert "hunter2" not in str(error)
+
+
+@pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.parametrize(
+    ("told", "wait_s"),
+    [
+        ({"retry_after": "120"}, 120.0),
+        ({"retry_after": "1.5"}, 1.5),
+        ({"retry_after": 30}, 30.0),
+        ({"retry_after": "Thu, 01 Jan 2026 00:02:00 GMT"}, 120.0),
+        ({"retry_after": "Wed, 31 Dec 2025 00:00:00 GMT"}, 0.0),
+        ({"retry_after": "171"}, 171.0),
+        ({"retry_after": "99999"}, 3600.0),
+        ({"retry_after": "soon"}, None),
+        ({"retry_after": ""}, None),
+        ({"retry_after": "-5"}, None),
+        ({"retry_after": "nan"}, None),
+        ({"retry_after_ms": 4321}, 4.321),
+        ({"retry_after_ms": "4321", "retry_after": "60"}, 4.321),
+        ({}, None),
+    ],
+    ids=lambda value: "-".join(map(str, value.values())) if isinstance(value, dict) else "",
+)
+def test_call_that_was_limited_tells_when_to_come_again(
+    send: Send, wire: str, told: dict[str, Any], wait_s: float | None
+) -> None:
+    error = failure(lambda: send("hello", wire, status=429, **told))
+
+    assert (error.job_code, error.retry_after_s) == ("vendor_rate_limited", wait_s)
+
+
+@pytest.mark.parametrize("status", [408, 500, 503, 529])
+def test_call_that_failed_otherwise_tells_when_to_come_again_too(send: Send, status: int) -> None:
+    error = failure(lambda: send("hello", status=status, retry_after="7"))
+
+    assert error.retry_after_s == 7.0
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_call_follows_no_redirect(open_vendors: Callable[..., HttpVendors], status: int) -> None:
+    seen: list[str] = []
+
+    def redirect(request: httpx.Request) -> httpx.Response:
+        seen.append(str(request.url))
+        return httpx.Response(status, headers={"location": "http://thief.invalid/"})
+
+    vendors = open_vendors(transport=httpx.MockTransport(redirect))
+
+    error = failure(lambda: vendors.call(a_call()))
+
+    assert seen == [f"{BASE_URL}/chat/completions"]
+    assert (error.job_code, error.retryable) == ("vendor_rejected", False)
+
+
+@pytest.mark.parametrize("status", [201, 202, 204])
+def test_call_takes_nothing_but_200_for_an_answer(
+    open_vendors: Callable[..., HttpVendors], status: int
+) -> None:
+    body = b"" if status == 204 else json.dumps(OPENAI).encode()
+    vendors = open_vendors(transport=answering(body, status))
+
+    assert failure(lambda: vendors.call(a_call())).http_status == status
+
+
+@pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.parametrize("body", [b"", b"<html>hunter2</html>", b"[]", b'{"error":"hunter2 x"}'])
+def test_call_that_is_refused_in_any_form_is_told_by_its_status(
+    open_vendors: Callable[..., HttpVendors], wire: str, body: bytes
+) -> None:
+    vendors = open_vendors(transport=answering(body, 503))
+
+    error = failure(lambda: vendors.call(a_call(wire)))
+
+    assert (error.job_code, str(error)) == ("vendor_unavailable", "The vendor answered 503.")
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_refusals_repeat_nothing_that_the_vendor_says(
+    open_vendors: Callable[..., HttpVendors], wire: str
+) -> None:
+    error = {"message": "you said hunter2", "type": "said hunter2", "code": "hunter2!", "param": ""}
+    body = json.dumps({"error": error}).encode()
+    call = a_call(wire, "hunter2")
+
+    failed = failure(lambda: open_vendors(transport=answering(body, 400)).call(call))
+
+    assert "hunter2" not in everything_about(failed)
+
+
+# ------------------------------------------------------------------ malformed answers
+
+
+def changed(wire: str, **members: Any) -> bytes:
+    return json.dumps({**GOOD[wire], **members}).encode()
+
+
+def choice(**members: Any) -> list[dict[str, Any]]:
+    return [{**OPENAI["choices"][0], **members}]
+
+
+MALFORMED = {
+    wire: {
+        "empty": b"",
+        "html": b"<html><body>Bad Gateway</body></html>",
+        "a list": b"[]",
+        "null": b"null",
+        "a text": b'"an answer"',
+        "an empty object": b"{}",
+        "an error": b'{"error":{"message":"overloaded","type":"server_error"}}',
+        "cut off": json.dumps(GOOD[wire]).encode()[:-20],
+        "two documents": json.dumps(GOOD[wire]).encode() * 2,
+        "no utf-8": json.dumps(GOOD[wire]).encode().replace(b"an answer", b"\xff"),
+        "half a pair": json.dumps(GOOD[wire]).encode().replace(b"an answer", b"\\ud83d"),
+        "nan": json.dumps(GOOD[wire]).encode().replace(b"20", b"NaN"),
+        "infinity": json.dumps(GOOD[wire]).encode().replace(b"20", b"-Infinity"),
+        "beyond a double": json.dumps(GOOD[wire]).encode().replace(b"20", b"1e999"),
+        "nan elsewhere": json.dumps({**GOOD[wire], "score": float("nan")}).encode(),
+        "a name twice": json.dumps(GOOD[wire]).encode()[:-1] + b',"usage":{}}',
+        "bottomless": b'{"a":' * 100_000,
+        "usage is a text": changed(wire, usage="much"),
+        "usage is a list": changed(wire, usage=[1]),
+    }
+    for wire in WIRES
+}
+MALFORMED["openai"] |= {
+    "no choices": changed("openai", choices=[]),
+    "choices missing": json.dumps({"id": "x"}).encode(),
+    "choices are no list": changed("openai", choices={"0": 1}),
+    "choice is null": changed("openai", choices=[None]),
+    "choice is empty": changed("openai", choices=[{}]),
+    "no message": changed("openai", choices=choice(message=None)),
+    "message is a text": changed("openai", choices=choice(message="an answer")),
+    "no content": changed("openai", choices=choice(message={})),
+    "content is null": changed("openai", choices=choice(message={"content": None})),
+    "content is a number": changed("openai", choices=choice(message={"content": 5})),
+    "content is a list": changed("openai", choices=choice(message={"content": ["x"]})),
+    "no finish reason": changed("openai", choices=choice(finish_reason=None)),
+    "other finish reason": changed("openai", choices=choice(finish_reason="tired")),
+    "finish reason is a list": changed("openai", choices=choice(finish_reason=["stop"])),
+    "tokens are no number": changed("openai", usage={"prompt_tokens": "many"}),
+    "tokens are null": changed("openai", usage={"prompt_tokens": None}),
+    "tokens are negative": changed("openai", usage={"completion_tokens": -5}),
+    "tokens are absurd": changed("openai", usage={"completion_tokens": 1e300}),
+}
+MALFORMED["anthropic"] |= {
+    "no content": changed("anthropic", content=[]),
+    "content missing": json.dumps({"stop_reason": "end_turn", "usage": {}}).encode(),
+    "content is a text": changed("anthropic", content="an answer"),
+    "content is null": changed("anthropic", content=None),
+    "block is null": changed("anthropic", content=[None]),
+    "block without type": changed("anthropic", content=[{"text": "x"}]),
+    "block without text": changed("anthropic", content=[{"type": "text"}]),
+    "text is a number": changed("anthropic", content=[{"type": "text", "text": 5}]),
+    "no stop reason": changed("anthropic", stop_reason=None),
+    "other stop reason": changed("anthropic", stop_reason="tired"),
+    "stop reason is a list": changed("anthropic", stop_reason=["end_turn"]),
+    "no usage": json.dumps({k: v for k, v in ANTHROPIC.items() if k != "usage"}).encode(),
+    "no tokens": changed("anthropic", usage={}),
+    "tokens are negative": changed("anthropic", usage={"input_tokens": 1, "output_tokens": -5}),
+    "tokens are absurd": changed("anthropic", usage={"input_tokens": 1e300, "output_tokens": 1}),
+}
+
+
+@pytest.mark.parametrize(
+    ("wire", "kind"), [(wire, kind) for wire in WIRES for kind in MALFORMED[wire]]
+)
+def test_answer_that_is_malformed_is_a_bad_response(
+    open_vendors: Callable[..., HttpVendors], wire: str, kind: str
+) -> None:
+    vendors = open_vendors(
+        transport=answering(MALFORMED[wire][kind], 200, {REQUEST_ID_HEADER[wire]: "req_1"})
+    )
+
+    error = failure(lambda: vendors.call(a_call(wire)))
+
+    assert (error.job_code, error.retryable) == ("vendor_bad_response", False)
+    assert (error.http_status, error.vendor_request_id) == (200, "req_1")
+
+
+@pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.parametrize(
+    "fault",
+    [
+        {"malformed": True},
+        {"no_choices": True},
+        {"body": "<html>oops</html>"},
+        {"body": '{"choices": [{"message": {"content": NaN}}]}'},
+        {"body": ""},
+    ],
+    ids=["malformed", "no choices", "html", "nan", "empty"],
+)
+def test_simulated_malformed_answer_is_a_bad_response(
+    send: Send, sim: Simulator, wire: str, fault: dict[str, Any]
+) -> None:
+    error = failure(lambda: send("hello", wire, **fault))
+
+    assert (error.job_code, error.retryable) == ("vendor_bad_response", False)
+    assert sim.ledger.snapshot()["calls"] == 1
+
+
+class Chunks(httpx.AsyncByteStream):
+    """A body that comes in pieces of a mebibyte."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self.sent = 0
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for _ in range(self._count):
+            self.sent += 1
+            yield bytes(1024 * 1024)
+
+
+def test_answer_that_is_too_large_is_refused_before_it_is_read_whole(
+    open_vendors: Callable[..., HttpVendors],
+) -> None:
+    endless = Chunks(1000)
+    transport = httpx.MockTransport(lambda _: httpx.Response(200, stream=endless))
+
+    error = failure(lambda: open_vendors(transport=transport).call(a_call()))
+
+    assert (error.job_code, error.retryable) == ("result_too_large", False)
+    assert endless.sent == MAX_ANSWER_BYTES // (1024 * 1024) + 1
+
+
+def test_answer_that_unpacks_to_too_much_is_refused(
+    open_vendors: Callable[..., HttpVendors],
+) -> None:
+    bomb = gzip.compress(bytes(MAX_ANSWER_BYTES + 1))
+    vendors = open_vendors(transport=answering(bomb, headers={"content-encoding": "gzip"}))
+
+    assert failure(lambda: vendors.call(a_call())).job_code == "result_too_large"
+
+
+# ------------------------------------------------------------------ secrets
+
+
+def everything_about(error: BaseException) -> str:
+    """All that a log with a traceback could show of an error: texts, causes and attributes."""
+    parts = [*traceback.format_exception(error), repr(error), str(error)]
+    parts += [repr(vars(error))]
+    record = logging.LogRecord(
+        "x", logging.ERROR, __file__, 1, "failed", (), (type(error), error, error.__traceback__)
+    )
+    return "".join([*parts, logging.Formatter().format(record)])
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_key_travels_in_its_header_only(
+    open_vendors: Callable[..., HttpVendors], wire: str
+) -> None:
+    recorder = Recorder(wire)
+
+    open_vendors(transport=recorder.transport).call(a_call(wire))
+
+    (request,) = recorder.requests
+    holders = [name for name, value in request.headers.items() if "hunter2" in value]
+    assert holders == [{"openai": "authorization", "anthropic": "x-api-key"}[wire]]
+    assert "hunter2" not in str(request.url) + request.content.decode()
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_vendor_without_a_secret_is_sent_no_credential(
+    open_vendors: Callable[..., HttpVendors], wire: str
+) -> None:
+    recorder = Recorder(wire)
+
+    open_vendors(transport=recorder.transport).call(a_call(wire, keyed=False))
+
+    assert "authorization" not in recorder.requests[0].headers
+    assert "hunter2" not in str(recorder.requests[0].headers.raw)
+
+
+@pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.parametrize(
+    "fault",
+    [
+        {"status": 401},
+        {"status": 503},
+        {"drop": "before"},
+        {"drop": "after"},
+        {"hang": True},
+        {"malformed": True},
+        {"finish": "content_filter"},
+    ],
+    ids=lambda fault: "-".join(map(str, next(iter(fault.items())))),
+)
+def test_errors_hold_no_key_anywhere(send: Send, wire: str, fault: dict[str, Any]) -> None:
+    error = failure(lambda: send("hello", wire, timeout_s=0.2, **fault))
+
+    assert "hunter2" not in everything_about(error)
+
+
+@pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.parametrize(
+    "secret",
+    ["sk-hunter2\n", "sk-hunter2\r\nX-Evil: 1", "sk-hunter2\x00", "sk-hunter2-é", "sk-hunter2-😀"],
+    ids=["line end", "header injection", "nul", "latin-1", "emoji"],
+)
+def test_errors_of_a_key_that_no_header_takes_hold_no_key(
+    send: Send, sim: Simulator, wire: str, secret: str
+) -> None:
+    error = failure(lambda: send("hello", wire, secret=secret))
+
+    assert "hunter2" not in everything_about(error)
+    assert sim.ledger.snapshot()["calls"] == 0
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_key_that_no_header_takes_is_never_retried(send: Send, wire: str) -> None:
+    # It is our configuration that is wrong; another attempt sends the same.
+    error = failure(lambda: send("hello", wire, secret="sk-hunter2\x00"))
+
+    assert not error.retryable
+
+
+def test_key_that_can_not_be_read_is_a_vendor_error(sim: Simulator) -> None:
+    # The port says: raises VendorError. Anything else takes the worker down, attempt by attempt.
+    class NoSecrets:
+        def get_secret_value(self, **_: str) -> dict[str, str]:
+            raise ClientError(
+                {"Error": {"Code": "ResourceNotFoundException", "Message": "no secret"}},
+                "GetSecretValue",
+            )
+
+    clock = FakeClock()
+    secrets = SecretsManagerKeys(NoSecrets, clock)  # type: ignore[arg-type]
+    vendors = HttpVendors(api_key=secrets, clock=clock)
+
+    error = failure(lambda: vendors.call(a_call(base_url=sim.url)))
+
+    assert (error.job_code, error.retryable) == ("vendor_auth_failed", False)
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_calls_log_neither_key_nor_prompt(
+    send: Send, wire: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fresh_telemetry(level="DEBUG")
+
+    send("the prompt of hunter2", wire)
+    failure(lambda: send("the prompt of hunter2", wire, status=503))
+
+    captured = capsys.readouterr()
+    assert "hunter2" not in captured.out + captured.err
+
+
+# ------------------------------------------------------------------ our surroundings
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_call_never_tells_the_vendor_our_trace(
+    send: Send, sim: Simulator, wire: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("_X_AMZN_TRACE_ID", "Root=1-5759e988-bd862e3fe1be46a994272793;Sampled=1")
+    monkeypatch.setenv("AWS_XRAY_CONTEXT_MISSING", "IGNORE_ERROR")
+
+    send("hello", wire)
+
+    names = {name.lower() for name in sim.ledger.snapshot()["headers"]["names"]}
+    assert not {"x-amzn-trace-id", "traceparent", "tracestate", "baggage"} & names
+    assert not any(name.startswith("x-amz") for name in names)
+
+
+def test_call_goes_through_no_proxy_of_the_environment(
+    send: Send, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+
+    assert send("hello").finish_reason == "stop"
+
+
+def test_protocol_that_we_lack_is_refused_without_a_call(
+    open_vendors: Callable[..., HttpVendors],
+) -> None:
+    recorder = Recorder("openai")
+
+    error = failure(lambda: open_vendors(transport=recorder.transport).call(a_call("bedrock")))
+
+    assert (error.job_code, error.retryable) == ("vendor_rejected", False)
+    assert recorder.requests == []
+
+
+@pytest.mark.parametrize("base_url", ["http://", "http://[::1", "http://127.0.0.1:99999/v1"])
+def test_base_url_that_is_none_is_a_vendor_error(
+    open_vendors: Callable[..., HttpVendors], base_url: str
+) -> None:
+    failure(lambda: open_vendors().call(a_call(base_url=base_url)))
