@@ -132,10 +132,10 @@ def test_give_back_of_a_message_that_is_gone_is_left_alone(lanes: Lanes) -> None
 # ------------------------------------------------------------------------------------ SQS
 
 
-def accepts(name: TypeAdapter[str], length: int) -> bool:
+def accepts(length: int) -> bool:
     """Whether the catalogue takes a name of this length."""
     try:
-        name.validate_python("n" * length)
+        TypeAdapter(Name).validate_python("n" * length)
     except ValidationError:
         return False
     return True
@@ -158,7 +158,9 @@ def test_sqs_message_is_grouped_by_tenant_and_model(sqs: SQSLanes) -> None:
 
 
 def test_sqs_group_of_the_longest_names_is_one_that_sqs_takes(sqs: SQSLanes) -> None:
-    sqs.queue.send(a_job(tenant="t" * 63, model="m" * 63))
+    longest = "n" * max(length for length in range(1, 200) if accepts(length))
+
+    sqs.queue.send(a_job(tenant=longest, model=longest))
 
     (message,) = sqs.receive("interactive")
     assert len(message["Attributes"]["MessageGroupId"]) <= 128

@@ -286,6 +286,15 @@ def test_failure_behind_a_workers_back_never_ends_a_job_that_starts(store: Store
             assert store.row(job) == failed(job)
 
 
+def test_ten_raises_of_a_lane_move_the_job_once(store: Store) -> None:
+    job = store.submit(a_job(lane="batch"))
+
+    raised = at_once(*[lambda: store.jobs.raise_lane(job)] * 10)
+
+    assert sum(raised) == 1
+    assert store.row(job).lane == "interactive"
+
+
 def test_raise_of_a_lane_and_start_at_once_are_both_written(store: Store) -> None:
     job = store.submit(a_job(lane="batch"))
 

@@ -227,7 +227,7 @@ class InMemoryJobs:
     def raise_lane(self, job: Job) -> bool:
         with self._world.lock:
             current = self.get(job.tenant, job.job_id)
-            if current is None or not current.open:
+            if current is None or not current.open or current.lane != "batch":
                 return False
             self._world.jobs[job.tenant, job.job_id] = replace(current, lane="interactive")
             return True

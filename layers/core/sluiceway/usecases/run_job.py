@@ -211,7 +211,9 @@ def _complete(
         upstream_latency_ms=answer.latency_ms,
     )
     entry = None
-    if job.cache_scope != "none" and answer.cacheable:
+    # The key names the version that was submitted; another one's answer must not be found by it.
+    same_version = job.model_version == model.version
+    if job.cache_scope != "none" and answer.cacheable and same_version:
         hard_ms = now_ms + round(model.cache.hard_ttl_s * 1000)
         entry = CacheEntry(
             cache_key=job.cache_key,
