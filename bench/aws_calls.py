@@ -84,7 +84,7 @@ in_flight = {in_flight}
 """
 
 IN_FLIGHT = 1000
-"""The default of SPEC section 6: eight counter shards."""
+"""The default of eight counter shards."""
 
 Item = Mapping[str, Any]
 
@@ -878,7 +878,7 @@ PATHS: tuple[tuple[str, int | None, Drive], ...] = (
     ("run, failed job's message, receive 2", None, lambda gateway: run_failing(gateway, 2)),
     ("run, failed job's message, receive 10", None, lambda gateway: run_failing(gateway, 10)),
 )
-"""Name, calls at most by SPEC section 2, and how it is measured."""
+"""Name, calls at most by the contract, and how it is measured."""
 
 LIFE = ("submit, fresh", "run, first attempt succeeds", "get, completed job")
 """The parts of a small job's life, added up in one more row."""

@@ -5,11 +5,9 @@ import secrets
 from typing import Any
 
 from sluiceway.domain import api_key
+from sluiceway.domain.ids import NAME_PATTERN
 from sluiceway.http import rfc3339
 from sluiceway.ports import Clock, PartnerKey, PartnerKeys
-
-TENANT_PATTERN = r"[a-z0-9][a-z0-9._-]{0,62}"
-"""The catalogue's rule for names: a tenant is part of keys, metrics and message groups."""
 
 
 def create_key(
@@ -38,7 +36,7 @@ def create_key(
 
 def valid_tenant(name: str) -> str:
     """`name`, when it may name a tenant. Raises ValueError."""
-    if not re.fullmatch(TENANT_PATTERN, name):
+    if not re.fullmatch(NAME_PATTERN, name):
         raise ValueError(
             f"{name!r} can't name a tenant: up to 63 lower-case letters, digits, '.', '_' and '-'"
         )

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import click
+from botocore.exceptions import BotoCoreError, ClientError
 from rich.console import Console
+from sluiceway.domain import ids
 from sluiceway.domain.api_key import SCOPES
 from sluiceway.domain.errors import SluicewayError
 
@@ -29,6 +31,12 @@ def _use_stack(context: click.Context, _: click.Parameter, name: str | None) -> 
     """`--stack` may stand before the command or behind it."""
     if name is not None:
         context.obj = name
+
+
+def _job_id(_: click.Context, __: click.Parameter, given: str) -> str:
+    if not ids.well_formed(given):
+        raise click.BadParameter(f"{given[:64]!r} is no job's id")
+    return given
 
 
 _stack = click.option(
@@ -57,7 +65,7 @@ def cli() -> None:
 @click.argument("model")
 @click.argument("prompt", required=False)
 @click.option("--input", "input_file", type=click.File("rb"), help="JSON of the input, or - .")
-@click.option("--options", default="{}", help="Options for the vendor, as JSON: '{\"top_p\": 1}'.")
+@click.option("--options", help="Options for the vendor, as JSON: '{\"top_p\": 1}'.")
 @click.option("--priority", type=click.Choice(["interactive", "batch"]))
 @click.option("--locale")
 @click.option("--safety-profile")
@@ -74,7 +82,7 @@ def submit(
     model: str,
     prompt: str | None,
     input_file: Any,
-    options: str,
+    options: str | None,
     wait: bool,  # noqa: FBT001 - click passes options by name
     timeout: float,
     tenant: str | None,
@@ -89,8 +97,8 @@ def submit(
     with _errors_told(as_json=as_json):
         api = _api(stack, tenant)
         body: dict[str, Any] = {"model": model, "input": _input(prompt, input_file)}
-        if given := _json_option("--options", options):
-            body["options"] = given
+        if options is not None:
+            body["options"] = _json_option("--options", options)
         body |= {name: value for name, value in optional.items() if value is not None}
         job = api.submit(body)
         if wait:
@@ -99,7 +107,7 @@ def submit(
 
 
 @cli.command("wait")
-@click.argument("job_id")
+@click.argument("job_id", callback=_job_id)
 @click.option("--timeout", default=600.0, show_default=True, help="Seconds to wait at most.")
 @_tenant
 @_stack
@@ -128,7 +136,7 @@ def jobs() -> None:
 
 
 @jobs.command("show")
-@click.argument("job_id")
+@click.argument("job_id", callback=_job_id)
 @_tenant
 @_stack
 @_as_json
@@ -165,7 +173,7 @@ def keys() -> None:
     show_default=True,
     help="May be given several times.",
 )
-@click.option("--expires-in-days", type=click.FloatRange(min=0, min_open=True))
+@click.option("--expires-in-days", type=click.FloatRange(min=0, min_open=True, max=3650))
 @_stack
 @_as_json
 @click.pass_obj
@@ -253,7 +261,13 @@ def local() -> None:
 
 @local.command("up")
 @click.option("--detach", is_flag=True, help="Return when it is up; `local down` stops it.")
-@click.option("--port", default=4566, show_default=True, help="Of the emulator, on loopback.")
+@click.option(
+    "--port",
+    type=click.IntRange(1, 65535),
+    default=4566,
+    show_default=True,
+    help="Of the emulator, on loopback.",
+)
 @click.option("--vendor-url", help="Call this vendor instead of the simulator.")
 @click.option(
     "--catalogue", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="TOML file."
@@ -329,7 +343,12 @@ def local_status(as_json: bool) -> None:  # noqa: FBT001
 
 
 @cli.command()
-@click.option("--port", default=0, help="Of the emulator; a free one by default.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=0,
+    help="Of the emulator; a free one by default.",
+)
 def demo(port: int) -> None:
     """Show the main job on a local stack of its own, step by step, and stop it again."""
     from sluiceway_local.demo import run_demo  # noqa: PLC0415
@@ -417,6 +436,8 @@ def _errors_told(*, as_json: bool) -> Iterator[None]:
         else:
             click.echo(f"Error: {error_text(error)}", err=True)
         sys.exit(EXIT_REFUSED)
+    except (ClientError, BotoCoreError) as error:
+        raise click.ClickException(f"AWS or the local stack: {error}") from error
     except (SluicewayError, RuntimeError, ValueError, OSError) as error:
         raise click.ClickException(str(error)) from error
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import boto3
+from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 from sluiceway.adapters.dynamodb import Table
 from sluiceway.adapters.dynamodb_jobs import DynamoDBJobs, TableNames
@@ -51,10 +52,12 @@ class Target:
 
     def client(self, service: Any) -> Any:
         """A client of the installation's AWS services."""
+        config = Config(connect_timeout=3, retries={"mode": "standard", "total_max_attempts": 2})
         if self.endpoint_url is None:
-            return boto3.client(service)
+            return boto3.client(service, config=config)
         return boto3.client(
             service,
+            config=config,
             endpoint_url=self.endpoint_url,
             region_name=self.region,
             aws_access_key_id="test",
@@ -93,14 +96,19 @@ def find_target(stack: str | None) -> Target:
     if stack is not None:
         return _stack_on_aws(stack)
     if LOCAL_FILE.exists():
-        local = json.loads(LOCAL_FILE.read_text())
-        return Target(
-            api_url=local["api_url"],
-            outputs=local["outputs"],
-            partners=local["partners"],
-            endpoint_url=local["endpoint_url"],
-            region=local["region"],
-        )
+        try:
+            local = json.loads(LOCAL_FILE.read_text())
+            return Target(
+                api_url=local["api_url"],
+                outputs=local["outputs"],
+                partners=local["partners"],
+                endpoint_url=local["endpoint_url"],
+                region=local["region"],
+            )
+        except (ValueError, KeyError, TypeError):
+            raise ValueError(
+                f"{LOCAL_FILE} is damaged; start anew: sluiceway local down, then up"
+            ) from None
     if url := os.environ.get(URL_VARIABLE):
         return Target(api_url=url.rstrip("/"))
     raise ValueError(

@@ -69,13 +69,27 @@ def up(
     On a running stack only the deployment is repeated, and the data stays.
     Raises RuntimeError or CatalogueError with what is wrong, and leaves nothing half-started.
     """
+    if vendor_url is not None and not re.fullmatch(r"https?://[^\s\"\\\\]+", vendor_url):
+        raise RuntimeError(f"{vendor_url!r} is no URL of a vendor")
+    with state.locked(folder):
+        return _up(source, port, vendor_url, catalogue, say, folder, python)
+
+
+def _up(
+    source: deploy.Source,
+    port: int,
+    vendor_url: str | None,
+    catalogue: Path,
+    say: Callable[[str], None],
+    folder: Path,
+    python: str,
+) -> LocalStack:
     checked = catalogues.parse(catalogue.read_text())  # before anything starts
     template = yaml_parse(source.template.read_text())
     if faults := catalogues.check_times(checked, lease_s=deploy.lease_s(template)):
         raise CatalogueError(faults)
-    folder.mkdir(parents=True, exist_ok=True)
     before = state.read(folder)
-    running = _still_running(state.read_running(folder))
+    running = earlier = _still_running(state.read_running(folder))
     started: list[Process] = []
 
     def launch(name: str, make: Callable[[], Process]) -> Process:
@@ -118,20 +132,19 @@ def up(
     except BaseException:
         for process in started:
             process.stop()
-        if started:
-            state.forget(folder)
-            _remove_scratch(folder)
+        state.write_running(earlier, folder)
         raise
 
 
 def down(folder: Path = state.FOLDER) -> list[str]:
     """Stops what `up` started, and gives the names of what was still running."""
-    running = _still_running(state.read_running(folder))
-    for process in running.processes.values():
-        process.stop()
-    state.forget(folder)
-    _remove_scratch(folder)
-    return sorted(running.processes)
+    with state.locked(folder):
+        running = _still_running(state.read_running(folder))
+        for process in running.processes.values():
+            process.stop()
+        state.forget(folder)
+        shutil.rmtree(folder / "tmp", ignore_errors=True)
+        return sorted(running.processes)
 
 
 def watch(folder: Path = state.FOLDER) -> None:
@@ -240,10 +253,6 @@ def _check_python(running: Process, python: str) -> None:
     """Functions run in the emulator's own Python, and a layer is built for one."""
     if running.program != python:
         raise RuntimeError("the running stack has another Python; first: sluiceway local down")
-
-
-def _remove_scratch(folder: Path) -> None:
-    shutil.rmtree(folder / "tmp", ignore_errors=True)
 
 
 def _still_running(running: Running) -> Running:

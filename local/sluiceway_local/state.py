@@ -1,7 +1,10 @@
 """What is known of the local stack of a folder: `.sluiceway/local.json`, and its processes."""
 
+import fcntl
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,7 +38,10 @@ class Running:
 def read(folder: Path = FOLDER) -> LocalStack | None:
     """The stack that was started in this folder; None when there is none."""
     raw = _read_json(folder / "local.json")
-    return None if raw is None else LocalStack(**raw)
+    try:
+        return None if raw is None else LocalStack(**raw)
+    except TypeError:
+        return None  # of another version, or damaged: `up` writes it anew
 
 
 def write(stack: LocalStack, folder: Path = FOLDER) -> None:
@@ -46,7 +52,10 @@ def write(stack: LocalStack, folder: Path = FOLDER) -> None:
 def read_running(folder: Path = FOLDER) -> Running:
     """What was started."""
     raw = _read_json(folder / "processes.json") or {}
-    return Running({name: Process(**process) for name, process in raw.items()})
+    try:
+        return Running({name: Process(**process) for name, process in raw.items()})
+    except TypeError:
+        return Running()
 
 
 def write_running(running: Running, folder: Path = FOLDER) -> None:
@@ -55,6 +64,18 @@ def write_running(running: Running, folder: Path = FOLDER) -> None:
         folder / "processes.json",
         {name: asdict(process) for name, process in running.processes.items()},
     )
+
+
+@contextmanager
+def locked(folder: Path = FOLDER) -> Iterator[None]:
+    """One `up` or `down` at a time in a folder. Raises RuntimeError while another is at it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RuntimeError("another `sluiceway local` is at work in this folder") from None
+        yield
 
 
 def forget(folder: Path = FOLDER) -> None:
@@ -66,9 +87,9 @@ def forget(folder: Path = FOLDER) -> None:
 def _read_json(path: Path) -> dict[str, Any] | None:
     try:
         raw: dict[str, Any] = json.loads(path.read_text())
-    except FileNotFoundError:
+    except (FileNotFoundError, ValueError):
         return None
-    return raw
+    return raw if isinstance(raw, dict) else None
 
 
 def _write_json(path: Path, value: dict[str, Any]) -> None:

@@ -841,7 +841,6 @@ MALFORMED["openai"] |= {
     "other finish reason": changed("openai", choices=choice(finish_reason="tired")),
     "finish reason is a list": changed("openai", choices=choice(finish_reason=["stop"])),
     "tokens are no number": changed("openai", usage={"prompt_tokens": "many"}),
-    "tokens are null": changed("openai", usage={"prompt_tokens": None}),
     "tokens are negative": changed("openai", usage={"completion_tokens": -5}),
     "tokens are absurd": changed("openai", usage={"completion_tokens": 1e300}),
 }
@@ -1092,3 +1091,77 @@ def test_base_url_that_is_none_is_a_vendor_error(
     open_vendors: Callable[..., HttpVendors], base_url: str
 ) -> None:
     failure(lambda: open_vendors().call(a_call(base_url=base_url)))
+
+
+# ------------------------------------------------------------------ answers that are odd but paid
+
+
+@pytest.mark.parametrize("counts", [{"prompt_tokens": None, "completion_tokens": None}, {}])
+def test_call_takes_an_openai_answer_whose_counts_are_unknown(
+    open_vendors: Callable[..., HttpVendors], counts: dict[str, Any]
+) -> None:
+    body = json.dumps({**OPENAI, "usage": counts}).encode()
+
+    answer = open_vendors(transport=answering(body)).call(a_call())
+
+    assert (answer.text, answer.input_tokens, answer.output_tokens) == ("an answer", 0, 0)
+
+
+@pytest.mark.parametrize("given", [1.5, ["x"], {"a": 1}, "x" * 420_000, None])
+@pytest.mark.parametrize("wire", WIRES)
+def test_call_leaves_out_an_id_that_is_none(
+    open_vendors: Callable[..., HttpVendors], wire: str, given: Any
+) -> None:
+    body = json.dumps({**GOOD[wire], "id": given}).encode()
+
+    answer = open_vendors(transport=answering(body)).call(a_call(wire))
+
+    assert answer.vendor_request_id is None
+
+
+def test_anthropic_turn_that_was_paused_is_cut_off(
+    open_vendors: Callable[..., HttpVendors],
+) -> None:
+    body = json.dumps({**ANTHROPIC, "stop_reason": "pause_turn"}).encode()
+
+    answer = open_vendors(transport=answering(body)).call(a_call("anthropic"))
+
+    assert answer.finish_reason == "length"
+    assert not answer.cacheable
+
+
+@pytest.mark.parametrize(
+    "blocks",
+    [
+        [{"type": "thinking", "thinking": "…", "signature": "s"}, {"type": "text", "text": ""}],
+        [{"type": "thinking", "thinking": "…", "signature": "s"}],
+        [{"type": "text", "text": " \n"}],
+        [
+            {"type": "text", "text": "let me see"},
+            {"type": "tool_use", "id": "t", "name": "n", "input": {}},
+        ],
+        [{"type": "something_new"}],
+    ],
+    ids=["thinking and nothing", "thinking only", "white space", "tool use", "unknown"],
+)
+def test_anthropic_answer_without_a_final_text_is_not_reusable(
+    open_vendors: Callable[..., HttpVendors], blocks: list[dict[str, Any]]
+) -> None:
+    body = json.dumps({**ANTHROPIC, "content": blocks, "stop_reason": "end_turn"}).encode()
+
+    answer = open_vendors(transport=answering(body)).call(a_call("anthropic"))
+
+    assert not answer.cacheable
+
+
+def test_input_that_a_protocol_can_not_say_is_rejected_and_not_retried(
+    open_vendors: Callable[..., HttpVendors],
+) -> None:
+    recorder = Recorder("anthropic")
+    messages = [{"role": "system", "content": 5}, {"role": "user", "content": "x"}]
+    call = a_call("anthropic", {"messages": messages})
+
+    error = failure(lambda: open_vendors(transport=recorder.transport).call(call))
+
+    assert (error.job_code, error.retryable) == ("vendor_rejected", False)
+    assert recorder.requests == []

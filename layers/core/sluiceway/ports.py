@@ -122,7 +122,11 @@ class JobStore(Protocol):
         ...
 
     def raise_lane(self, job: Job) -> bool:
-        """Moves an open job to the interactive lane; False when it isn't open in `batch` now."""
+        """Moves an open job to the interactive lane; False when it isn't open in `batch` now.
+
+        False, too, when this was written and the reply was lost: then no message follows the job,
+        and the one that it has in the batch lane runs it.
+        """
         ...
 
 
@@ -187,7 +191,7 @@ class VendorAnswer:
     @property
     def cacheable(self) -> bool:
         """Whether the answer is whole: cut-off, empty and tool-call answers aren't reusable."""
-        return self.finish_reason == "stop" and bool(self.text or self.content)
+        return self.finish_reason == "stop" and bool(self.text.strip())
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,15 +65,15 @@ def answer(document: dict[str, Any], *, latency_ms: int, request_id: str | None)
     if not isinstance(blocks, list) or not blocks:
         raise ValueError("no content")
     usage = document["usage"]
-    plain = all(block["type"] == "text" for block in blocks)
+    kinds = {block["type"] for block in blocks}
     return VendorAnswer(
         text="".join(block["text"] for block in blocks if block["type"] == "text"),
-        finish_reason=_REASONS[reason],
+        finish_reason="tool_calls" if "tool_use" in kinds else _REASONS[reason],
         input_tokens=openai_wire.tokens(usage["input_tokens"]),
         output_tokens=openai_wire.tokens(usage["output_tokens"]),
         latency_ms=latency_ms,
-        vendor_request_id=request_id or document.get("id"),
-        content=None if plain else blocks,
+        vendor_request_id=openai_wire.request_id_of(request_id, document),
+        content=None if kinds == {"text"} else blocks,
     )
 
 
@@ -85,6 +85,7 @@ _REASONS = {
     "end_turn": "stop",
     "stop_sequence": "stop",
     "max_tokens": "length",
+    "pause_turn": "length",
     "model_context_window_exceeded": "length",
     "tool_use": "tool_calls",
 }

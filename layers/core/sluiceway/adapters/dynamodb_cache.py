@@ -1,10 +1,13 @@
 """Cache entries in DynamoDB (port ResultCache)."""
 
+from dataclasses import fields
 from typing import Any
 
 from sluiceway.adapters.dynamodb import Table
 from sluiceway.domain.freshness import CacheEntry
 from sluiceway.domain.payload import Payload
+
+_PLAIN = tuple(field.name for field in fields(CacheEntry) if field.name != "result")
 
 
 class DynamoDBCache:
@@ -41,5 +44,7 @@ def entry_values(entry: CacheEntry) -> dict[str, Any]:
 
 
 def _entry_of(values: dict[str, Any]) -> CacheEntry:
-    result = Payload(values.pop("result_inline", None), values.pop("result_ref", None))
-    return CacheEntry(result=result, **values)
+    """What newer code wrote besides is left alone."""
+    known = {name: values[name] for name in _PLAIN if name in values}
+    result = Payload(values.get("result_inline"), values.get("result_ref"))
+    return CacheEntry(result=result, **known)

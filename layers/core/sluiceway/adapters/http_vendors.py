@@ -78,7 +78,14 @@ class HttpVendors:
             )
         secret = self._api_key(call.vendor.api_key_secret) if call.vendor.api_key_secret else ""
         work = json.loads(call.body)
-        body = json.dumps(wire.request_body(call.model.vendor_model, work)).encode()
+        try:
+            body = json.dumps(wire.request_body(call.model.vendor_model, work)).encode()
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise VendorError(
+                "vendor_rejected",
+                f"The input can't be said in the vendor's protocol ({type(error).__name__}).",
+                retryable=False,
+            ) from None
         headers = {
             **wire.request_headers(secret),
             "content-type": "application/json",

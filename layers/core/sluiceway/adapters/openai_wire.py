@@ -8,6 +8,7 @@ from sluiceway.ports import VendorAnswer
 PATH = "/chat/completions"
 REQUEST_ID_HEADER = "x-request-id"
 MAX_TOKENS = 10**9
+MAX_REQUEST_ID = 256
 
 
 def request_headers(secret: str) -> dict[str, str]:
@@ -64,16 +65,27 @@ def answer(document: dict[str, Any], *, latency_ms: int, request_id: str | None)
     return VendorAnswer(
         text=text or "",
         finish_reason="tool_calls" if calls else _REASONS[reason],
-        input_tokens=tokens(usage.get("prompt_tokens", 0)),
-        output_tokens=tokens(usage.get("completion_tokens", 0)),
+        input_tokens=tokens(usage.get("prompt_tokens")),
+        output_tokens=tokens(usage.get("completion_tokens")),
         latency_ms=latency_ms,
-        vendor_request_id=request_id or document.get("id"),
+        vendor_request_id=request_id_of(request_id, document),
         content=[{"type": "tool_calls", "tool_calls": calls}] if calls else None,
     )
 
 
+def request_id_of(header: str | None, document: dict[str, Any]) -> str | None:
+    """The vendor's name for the call: of the header, else the answer's own id."""
+    given = header or document.get("id")
+    return given if isinstance(given, str) and len(given) <= MAX_REQUEST_ID else None
+
+
 def tokens(count: Any) -> int:
-    """A vendor's count, from which the cost is computed. Raises ValueError for an absurd one."""
+    """A vendor's count, from which the cost is computed; none is 0.
+
+    Raises ValueError for an absurd one.
+    """
+    if count is None:
+        return 0
     if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= MAX_TOKENS:
         raise ValueError("no count of tokens")
     return count

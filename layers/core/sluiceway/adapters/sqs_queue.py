@@ -2,11 +2,13 @@
 
 import json
 import math
+import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
+from sluiceway.domain import ids
 from sluiceway.domain.backoff import MAX_VISIBILITY_S
 from sluiceway.domain.job import Job
 
@@ -77,6 +79,8 @@ def read_body(body: str) -> tuple[str, str] | None:
         tenant, job_id = value["tenant"], value["job_id"]
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
-    if not (isinstance(tenant, str) and tenant and isinstance(job_id, str) and job_id):
+    if not (isinstance(tenant, str) and isinstance(job_id, str)):
+        return None
+    if not re.fullmatch(ids.NAME_PATTERN, tenant) or not ids.well_formed(job_id):
         return None
     return tenant, job_id

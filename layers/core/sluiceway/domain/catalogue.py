@@ -9,10 +9,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from sluiceway.domain.errors import CatalogueError, ModelNotFoundError
+from sluiceway.domain.ids import NAME_PATTERN
 
-Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")]
-"""Of a vendor, a model or a tenant: fit for a URL and a metric dimension, and two for the name of a
-message group, which SQS allows 128 characters."""
+Name = Annotated[str, Field(pattern=rf"^{NAME_PATTERN}$")]
 
 Seconds = Annotated[float, Field(gt=0)]
 Limit = Annotated[int, Field(ge=0)]

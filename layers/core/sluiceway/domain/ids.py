@@ -6,6 +6,10 @@ by sort key lists a tenant's jobs by age.
 
 import re
 
+NAME_PATTERN = r"[a-z0-9][a-z0-9._-]{0,62}"
+"""Of a vendor, a model or a tenant: fit for a URL and a metric dimension, and two for the name of a
+message group, which SQS allows 128 characters."""
+
 _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 
 PREFIX = "job_"
