@@ -222,6 +222,7 @@ def test_layer_carries_nothing_of_the_tools() -> None:
     assert not {name for name in names if name.startswith(("mypy_boto3", "boto3_stubs", "pytest"))}
 
 
+@pytest.mark.usefixtures("python")
 def test_layer_is_compiled_for_a_file_system_that_takes_no_writes() -> None:
     sources = set((LAYER / "sluiceway").rglob("*.py"))
 
@@ -233,6 +234,7 @@ def test_layer_is_compiled_for_a_file_system_that_takes_no_writes() -> None:
     assert compiled == sources
 
 
+@pytest.mark.usefixtures("python")
 def test_layer_knows_the_services_that_the_functions_call_and_few_others() -> None:
     services = {path.name for path in (LAYER / "botocore/data").iterdir() if path.is_dir()}
 
@@ -278,6 +280,7 @@ def test_built_template_is_the_one_that_was_written_with_other_paths() -> None:
 # ------------------------------------------------------------------------------------ the stack
 
 
+@pytest.mark.usefixtures("python")
 def test_built_stack_runs_the_main_job(tmp_path: Path) -> None:
     folder = tmp_path / ".sluiceway"
     source = deploy.Source(ROOT, built=True)
