@@ -110,14 +110,15 @@ def world() -> World:
 
 @pytest.fixture(scope="session")
 def dynamodb_local_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A DynamoDB Local for the whole run; skips what needs it where it can't be had."""
+    """A DynamoDB Local for the whole run; skips what needs it where it can't be had, but in CI."""
+    do_without = pytest.fail if os.environ.get("CI") else pytest.skip
     reason = dynamodb_local.unavailable(FOLDER)
     if reason is not None:
-        pytest.skip(reason)
+        do_without(reason)
     try:
         home = dynamodb_local.fetch(FOLDER)
     except dynamodb_local.FetchError as error:
-        pytest.skip(str(error))
+        do_without(str(error))
     process, url = dynamodb_local.start(home, tmp_path_factory.mktemp("dynamodb") / "log")
     try:
         yield url
