@@ -22,6 +22,7 @@ from sluiceway.domain.request import MAX_BODY_BYTES, parse_submit
 from sluiceway.http import Reply, hit_reply, job_reply, problem
 from sluiceway.telemetry import trace_header
 from sluiceway.usecases.authorize import Caller
+from sluiceway.usecases.cancel_job import cancel_job
 from sluiceway.usecases.get_job import get_job
 from sluiceway.usecases.submit_job import Hit, Origin, submit_job
 
@@ -67,7 +68,7 @@ def post_job() -> Response[str]:
     caller = _caller()
     caller.require("submit")
     _refuse_unknown_parameters()
-    request = parse_submit(_body())
+    request = parse_submit(_body(), local=deps.local)
     correlation_id = _correlation_id()
     outcome = submit_job(
         request,
@@ -121,6 +122,18 @@ def get_one_job(job_id: str) -> Response[str]:
     return _response(_of_bearable_size(reply, found.result))
 
 
+@app.post("/jobs/<job_id>/cancel")
+def post_cancel(job_id: str) -> Response[str]:
+    """Cancels an open job; again for a cancelled one."""
+    deps = _deps()
+    caller = _caller()
+    caller.require("cancel")
+    _refuse_unknown_parameters()
+    job = cancel_job(job_id, caller.tenant, jobs=deps.jobs, clock=deps.clock)
+    deps.telemetry.event("job_cancelled", job)
+    return _response(job_reply(200, job, None, base_path=_base_path()))
+
+
 def _hit(entry: CacheEntry, result: bytes) -> Response[str]:
     now_ms = _deps().clock.now_ms()
     reply = hit_reply(entry, result, base_path=_base_path(), now_ms=now_ms)
@@ -134,7 +147,12 @@ def _of_bearable_size(reply: Reply, result: Payload | None) -> Reply:
     return reply.with_result_url(_deps().payloads.url(result.ref))
 
 
-_ALLOWED = {"/health": ("GET",), "/jobs": ("POST",), "/jobs/<job_id>": ("GET",)}
+_ALLOWED = {
+    "/health": ("GET",),
+    "/jobs": ("POST",),
+    "/jobs/<job_id>": ("GET",),
+    "/jobs/<job_id>/cancel": ("POST",),
+}
 
 
 def _refuse_method(allowed: tuple[str, ...]) -> Any:

@@ -23,12 +23,17 @@ def handle(event: dict[str, Any], context: LambdaContext, deps: RunDeps) -> dict
                 decision = _run(record, context, deps)
                 if isinstance(decision, Acknowledge):
                     continue
-                lane = deps.lane_of_queue[record["eventSourceARN"].rsplit(":", 1)[-1]]
+                lane = deps.lane_of_queue[_queue_name(record)]
                 deps.queue.give_back(lane, record["receiptHandle"], decision.delay_s)
             except Exception as error:  # noqa: BLE001 - the boundary: a record mustn't take others along
                 deps.telemetry.error("unexpected_error", error)
         kept.append({"itemIdentifier": record["messageId"]})
     return {"batchItemFailures": kept}
+
+
+def _queue_name(record: dict[str, Any]) -> str:
+    name: str = record["eventSourceARN"].rsplit(":", 1)[-1]
+    return name
 
 
 def _run(record: dict[str, Any], context: LambdaContext, deps: RunDeps) -> Decision:
@@ -37,11 +42,18 @@ def _run(record: dict[str, Any], context: LambdaContext, deps: RunDeps) -> Decis
         deps.telemetry.event("message_unreadable", message_id=record["messageId"])
         return GiveBack()
     tenant, job_id = work
+    attributes = record["attributes"]
+    enqueued_at_ms = int(attributes["SentTimestamp"])
+    if "DeadLetterQueueSourceArn" in attributes:
+        # LocalStack keeps the first enqueueing's time in a message that it moves back.
+        enqueued_at_ms = max(enqueued_at_ms, int(attributes["ApproximateFirstReceiveTimestamp"]))
     return run_job(
         Delivery(
             tenant=tenant,
             job_id=job_id,
-            receives=int(record["attributes"]["ApproximateReceiveCount"]),
+            receives=int(attributes["ApproximateReceiveCount"]),
+            enqueued_at_ms=enqueued_at_ms,
+            lane=deps.lane_of_queue[_queue_name(record)],
             function_ends_ms=deps.worker.clock.now_ms() + context.get_remaining_time_in_millis(),
         ),
         deps.worker,

@@ -11,7 +11,12 @@ from botocore.config import Config
 from moto import mock_aws
 
 from tests.contract.harness import InMemoryRows, Store, make_tables, store_on
-from tests.fakes.in_memory import InMemoryCache, InMemoryJobs, InMemoryPartnerKeys
+from tests.fakes.in_memory import (
+    InMemoryCache,
+    InMemoryDueJobs,
+    InMemoryJobs,
+    InMemoryPartnerKeys,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -78,6 +83,7 @@ def store(request: pytest.FixtureRequest, clock: FakeClock, world: World) -> Sto
     if request.param == "in_memory":
         return Store(
             jobs=InMemoryJobs(world, clock=clock),
+            due_jobs=InMemoryDueJobs(world),
             cache=InMemoryCache(world),
             keys=InMemoryPartnerKeys(world),
             rows=InMemoryRows(world),

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from samtranslator.yaml_helper import yaml_parse
 from sluiceway.adapters.dynamodb import Table, from_item, to_item
 from sluiceway.adapters.dynamodb_cache import DynamoDBCache
-from sluiceway.adapters.dynamodb_jobs import DynamoDBJobs, TableNames
+from sluiceway.adapters.dynamodb_due_jobs import DynamoDBDueJobs
+from sluiceway.adapters.dynamodb_jobs import DynamoDBJobs, TableNames, _values_of
 from sluiceway.adapters.dynamodb_partner_keys import DynamoDBPartnerKeys
 from sluiceway.domain import job as transitions
 from sluiceway.ports import Started, Submitted
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
     from sluiceway.domain.job import Job
     from sluiceway.domain.lease import Lease
-    from sluiceway.ports import JobStore, PartnerKeys, ResultCache
+    from sluiceway.ports import DueJobs, JobStore, PartnerKeys, ResultCache
 
     from tests.fakes.in_memory import FakeClock
 
@@ -51,6 +52,10 @@ class Rows(Protocol):
         """The tenant's counter, by shard."""
         ...
 
+    def put_job(self, job: Job) -> None:
+        """Writes a job's row over what was there."""
+        ...
+
     def picture(self) -> object:
         """Equal to an earlier one when nothing has changed."""
         ...
@@ -61,6 +66,7 @@ class Store:
     """One implementation of the ports on one storage, empty at the start of each test."""
 
     jobs: JobStore
+    due_jobs: DueJobs
     cache: ResultCache
     keys: PartnerKeys
     rows: Rows
@@ -131,6 +137,9 @@ class InMemoryRows:
             if owner == tenant and count
         }
 
+    def put_job(self, job: Job) -> None:
+        self._world.jobs[job.tenant, job.job_id] = job
+
     def picture(self) -> object:
         world = self._world
         return copy.deepcopy(
@@ -184,6 +193,9 @@ class DynamoDBRows:
             for row in self.all(self._names.coordination)
             if row["coordination_key"].startswith(f"tenant#{tenant}#") and row["in_flight"]
         }
+
+    def put_job(self, job: Job) -> None:
+        self._client.put_item(TableName=self._names.jobs, Item=to_item(_values_of(job)))
 
     def picture(self) -> object:
         return {
@@ -257,6 +269,7 @@ def store_on(
     table = Table(client, pause=pause, rand=rand)
     return Store(
         jobs=DynamoDBJobs(table, tables.names, clock=clock, rand=rand),
+        due_jobs=DynamoDBDueJobs(table, tables.names.jobs),
         cache=DynamoDBCache(table, tables.names.cache),
         keys=DynamoDBPartnerKeys(table, tables.partners),
         rows=DynamoDBRows(client, tables.names),

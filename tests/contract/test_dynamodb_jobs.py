@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from sluiceway.adapters.dynamodb import MAX_TRIES
 from sluiceway.domain.errors import StoreBusyError
-from sluiceway.domain.job import due_shard
+from sluiceway.domain.job import JobStatus, due_shard
 from sluiceway.domain.lease import CLOCK_SKEW_MS
 from sluiceway.ports import Applied, Claimed, LeaseHeld, Moved, Started, Submitted
+from sluiceway.usecases.cancel_job import cancel_job
 
 from tests.contract.clients import (
     FaultyClient,
@@ -26,7 +27,15 @@ from tests.contract.harness import (
     store_on,
     template_resources,
 )
-from tests.fakes.examples import a_job, a_partner_key, an_entry, completed, failed, retrying
+from tests.fakes.examples import (
+    a_job,
+    a_partner_key,
+    an_entry,
+    completed,
+    failed,
+    redriven,
+    retrying,
+)
 from tests.fakes.in_memory import NOW_MS, LeaseRow
 
 if TYPE_CHECKING:
@@ -220,6 +229,111 @@ def test_release_whose_reply_is_lost_is_done(
     store.jobs.release(lease)
 
     assert good.rows.lease(lease.cache_key) == LeaseRow(processing.job_id, None, 1, 0)
+
+
+def test_renewal_whose_reply_is_lost_is_renewed(
+    good: Store, faulty: Callable[..., tuple[Store, FaultyClient]]
+) -> None:
+    processing, lease = good.start(good.submit(a_job()))
+    store, client = faulty(replies=[timed_out()])
+
+    renewed = store.jobs.renew(processing, lease, ends_at_ms=NOW_MS + 2 * LEASE_MS)
+
+    assert renewed == replace(lease, ends_at_epoch_ms=NOW_MS + 2 * LEASE_MS)
+    assert client.writes == 2
+    row = good.rows.lease(lease.cache_key)
+    assert row is not None
+    assert row.ends_at_epoch_ms == NOW_MS + 2 * LEASE_MS
+
+
+def test_renewal_that_always_conflicts_is_store_busy_and_changes_nothing(
+    good: Store, faulty: Callable[..., tuple[Store, FaultyClient]]
+) -> None:
+    processing, lease = good.start(good.submit(a_job()))
+    before = good.rows.picture()
+
+    def busy(_: object) -> None:
+        raise cancelled("None", "TransactionConflict")
+
+    store, _ = faulty(before=busy)
+
+    with pytest.raises(StoreBusyError):
+        store.jobs.renew(processing, lease, ends_at_ms=NOW_MS + 2 * LEASE_MS)
+    assert good.rows.picture() == before
+
+
+def test_renewed_lease_row_outlives_its_new_end(
+    good: Store, dynamodb: DynamoDBClient, tables: Tables
+) -> None:
+    processing, lease = good.start(good.submit(a_job()))
+    ends_ms = NOW_MS + 40 * DAY_S * 1000
+
+    good.jobs.renew(processing, lease, ends_at_ms=ends_ms)
+
+    (ttl,) = [
+        row["ttl_epoch_s"]
+        for row in DynamoDBRows(dynamodb, tables.names).all(tables.names.coordination)
+        if row["coordination_key"] == f"lease#{lease.cache_key}"
+    ]
+    assert ttl >= ends_ms // 1000 + DAY_S
+
+
+@pytest.mark.parametrize("twin", [False, True], ids=["claim is free", "claim is a twin's"])
+def test_redrive_whose_reply_is_lost_is_applied_and_counted_once(
+    good: Store, faulty: Callable[..., tuple[Store, FaultyClient]], *, twin: bool
+) -> None:
+    job = good.submit(a_job(1))
+    old = failed(job, last_receive=True)
+    good.jobs.apply(job, old)
+    if twin:
+        good.submit(replace(a_job(2), job_key=job.job_key))
+    store, _ = faulty(replies=[timed_out()])
+
+    outcome = store.jobs.redrive(old, redriven(old))
+
+    assert outcome == Applied(redriven(old))
+    assert good.row(job) == redriven(old)
+    assert good.rows.in_flight("acme") == {0: 1 + twin}
+
+
+def test_settling_whose_reply_is_lost_is_done_once(
+    good: Store, faulty: Callable[..., tuple[Store, FaultyClient]]
+) -> None:
+    good.submit(a_job(2))
+    job = good.submit(a_job(1))
+    marked = replace(completed(job), unsettled=True, due_at_epoch_ms=1, due_shard=job.due_shard)
+    good.rows.put_job(marked)
+    store, _ = faulty(replies=[timed_out()])
+
+    store.jobs.settle(marked)
+
+    assert not good.row(job).unsettled
+    assert good.rows.in_flight("acme") == {0: 1}
+
+
+def test_postponement_whose_reply_is_lost_is_moved_once(
+    good: Store, faulty: Callable[..., tuple[Store, FaultyClient]]
+) -> None:
+    job = good.submit(a_job())
+    store, client = faulty(replies=[timed_out()])
+
+    assert store.due_jobs.postpone(job, due_at_ms=NOW_MS + 500_000)
+    assert client.writes == 2
+    assert (good.row(job).due_at_epoch_ms, good.row(job).resends) == (NOW_MS + 500_000, 1)
+
+
+def test_cancel_whose_reply_is_lost_gives_the_cancelled_job(
+    good: Store, faulty: Callable[..., tuple[Store, FaultyClient]]
+) -> None:
+    good.submit(a_job(2))
+    good.submit(a_job(1))
+    store, _ = faulty(replies=[timed_out()])
+
+    job = cancel_job(a_job(1).job_id, "acme", jobs=store.jobs, clock=good.clock)
+
+    assert job == good.row(job)
+    assert job.status is JobStatus.CANCELLED
+    assert good.rows.in_flight("acme") == {0: 1}
 
 
 # ------------------------------------------------------------------------------------ conflicts

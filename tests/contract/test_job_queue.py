@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -11,10 +12,20 @@ import pytest
 from moto import mock_aws
 from pydantic import TypeAdapter, ValidationError
 from sluiceway.adapters.sqs_queue import SQSJobQueue, read_body
+from sluiceway.domain import job as transitions
 from sluiceway.domain.catalogue import Name
+from sluiceway.usecases.sweep_jobs import Sweeper, sweep_jobs
 
 from tests.fakes.examples import a_job
-from tests.fakes.in_memory import InMemoryQueue
+from tests.fakes.in_memory import (
+    NOW_MS,
+    FakeClock,
+    InMemoryDueJobs,
+    InMemoryJobs,
+    InMemoryQueue,
+    RecordingTelemetry,
+    World,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,6 +49,10 @@ class Lanes(Protocol):
         """From here on sends fail."""
         ...
 
+    def put_in(self, lane: str, number: int) -> None:
+        """So many more messages are in this lane."""
+        ...
+
 
 class InMemoryLanes:
     """Looks into the fake."""
@@ -50,6 +65,9 @@ class InMemoryLanes:
 
     def break_down(self) -> None:
         self.queue.broken = True
+
+    def put_in(self, lane: str, number: int) -> None:
+        self.queue.backlogs[lane] = number
 
 
 @dataclass(slots=True)
@@ -79,6 +97,10 @@ class SQSLanes:
             MessageSystemAttributeNames=["All"],
         )
         return list(answer.get("Messages", []))
+
+    def put_in(self, lane: str, number: int) -> None:
+        for index in range(number):
+            self.queue.send(a_job(index, lane=lane))
 
     def break_down(self) -> None:
         for url in self.urls.values():
@@ -121,6 +143,17 @@ def test_send_that_fails_says_so_and_raises_nothing(lanes: Lanes) -> None:
     sent = lanes.queue.send(a_job())
 
     assert not sent
+
+
+@pytest.mark.parametrize("lane", LANES)
+def test_backlog_counts_the_messages_of_its_own_lane(lanes: Lanes, lane: str) -> None:
+    lanes.put_in(lane, 3)
+
+    assert {of: lanes.queue.backlog(of) for of in LANES} == dict.fromkeys(LANES, 0) | {lane: 3}
+
+
+def test_send_with_a_delay_is_a_send(lanes: Lanes) -> None:
+    assert lanes.queue.send(a_job(), delay_s=5)
 
 
 def test_give_back_of_a_message_that_is_gone_is_left_alone(lanes: Lanes) -> None:
@@ -215,3 +248,52 @@ def test_sqs_message_given_back_with_a_negative_delay_is_visible_at_once(sqs: SQ
     sqs.queue.give_back("interactive", message["ReceiptHandle"], -3.0)
 
     assert len(sqs.receive("interactive")) == 1
+
+
+def test_sqs_message_with_a_delay_arrives_after_it_and_not_before(sqs: SQSLanes) -> None:
+    sqs.queue.send(a_job(), delay_s=1)
+
+    at_once = sqs.receive("interactive")
+    time.sleep(1.1)
+
+    assert at_once == []
+    assert len(sqs.receive("interactive")) == 1
+
+
+@pytest.mark.parametrize("delay_s", [900, 901, 10**6])
+def test_sqs_message_is_delayed_by_no_more_than_sqs_allows(sqs: SQSLanes, delay_s: int) -> None:
+    assert sqs.queue.send(a_job(), delay_s=delay_s)
+    assert sqs.receive("interactive") == []
+    assert sqs.failures == []
+
+
+def test_sqs_backlog_has_visible_delayed_and_received_messages(sqs: SQSLanes) -> None:
+    sqs.queue.send(a_job(1))
+    sqs.receive("interactive")
+    sqs.queue.send(a_job(2))
+    sqs.queue.send(a_job(3), delay_s=100)
+
+    assert sqs.queue.backlog("interactive") == 3
+
+
+def test_sqs_message_of_a_sweep_carries_the_submits_trace_without_its_lineage(
+    sqs: SQSLanes,
+) -> None:
+    # Lambda counts the passes of a lineage and stops the sixteenth; a parked job has many.
+    root = "Root=1-5759e988-bd862e3fe1be46a994272793;Parent=53995c3f42cd8ad8;Sampled=1"
+    world, clock = World(), FakeClock()
+    job = a_job(trace_header=f"{root};Lineage=1:5759e988:3|2:53995c3f:14", due_at_epoch_ms=NOW_MS)
+    world.jobs[job.tenant, job.job_id] = replace(job, due_shard=transitions.due_shard(job.job_id))
+    sweep_jobs(
+        Sweeper(
+            jobs=InMemoryJobs(world, clock=clock),
+            due_jobs=InMemoryDueJobs(world),
+            queue=sqs.queue,
+            clock=clock,
+            telemetry=RecordingTelemetry(),
+            time_left_ms=lambda: 60_000,
+        )
+    )
+
+    (message,) = sqs.receive("interactive")
+    assert message["Attributes"]["AWSTraceHeader"] == root

@@ -227,8 +227,8 @@ def test_transition_of_an_old_reading_changes_nothing(store: Store) -> None:
 
 @pytest.mark.parametrize(
     "difference",
-    [{"status": JobStatus.RETRYING}, {"fence": 9}, {"attempts_total": 9}],
-    ids=["status", "fence", "attempts_total"],
+    [{"status": JobStatus.RETRYING}, {"fence": 9}, {"attempts_total": 9}, {"revision": 9}],
+    ids=["status", "fence", "attempts_total", "revision"],
 )
 def test_transition_of_a_reading_that_differs_changes_nothing(
     store: Store, difference: dict[str, Any]
@@ -357,7 +357,7 @@ def test_twins_on_one_key_run_once_at_a_time_and_none_is_lost(store: Store) -> N
     [
         failed,
         lambda job: failed(job, last_receive=True),
-        lambda job: transitions._not_due(replace(job, status=JobStatus.CANCELLED)),
+        lambda job: transitions.cancelled(job, now_ms=NOW_MS + 1000),
     ],
     ids=["failed", "dead_lettered", "cancelled"],
 )

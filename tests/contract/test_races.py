@@ -12,22 +12,26 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 import pytest
+from sluiceway.domain import job as transitions
 from sluiceway.domain.catalogue import parse
 from sluiceway.domain.counters import shard_caps
+from sluiceway.domain.job import JobStatus
 from sluiceway.domain.lease import CLOCK_SKEW_MS
 from sluiceway.domain.request import SubmitRequest
 from sluiceway.ports import Applied, CapReached, Claimed, LeaseHeld, Moved, Started, Submitted
 from sluiceway.usecases.authorize import Caller
+from sluiceway.usecases.cancel_job import cancel_job
 from sluiceway.usecases.submit_job import Accepted, Origin, submit_job
 
 from tests.contract.harness import LEASE_MS, make_tables, start, store_on
-from tests.fakes.examples import a_job, an_entry, completed, failed, retrying
-from tests.fakes.in_memory import InMemoryPayloads, InMemoryQueue, World
+from tests.fakes.examples import a_job, an_entry, completed, failed, redriven, retrying
+from tests.fakes.in_memory import NOW_MS, InMemoryPayloads, InMemoryQueue, World
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from mypy_boto3_dynamodb import DynamoDBClient
+    from sluiceway.domain.job import Job
 
     from tests.contract.harness import Store
     from tests.fakes.in_memory import FakeClock
@@ -316,6 +320,242 @@ def test_counters_come_back_to_nothing_when_submits_meet_ends(store: Store) -> N
     at_once(*[lambda number=number: live(number) for number in range(1, 21)])
 
     assert store.rows.in_flight("acme") == {}
+
+
+# ------------------------------------------------------------------------------------ cancel
+
+
+def test_cancel_against_finish_ends_the_job_one_way(store: Store) -> None:
+    for number in range(1, 9):
+        processing, lease = store.start(store.submit(a_job(number)), f"token-{number}")
+        cancelled = transitions.cancelled(processing, now_ms=NOW_MS + 2_000)
+
+        finish, cancel = at_once(
+            lambda processing=processing, lease=lease: store.jobs.apply(
+                processing, completed(processing), lease=lease, entry=an_entry(processing)
+            ),
+            lambda processing=processing, cancelled=cancelled: store.jobs.apply(
+                processing, cancelled
+            ),
+        )
+
+        row, entry = store.row(processing), store.cache.read(processing.cache_key)
+        assert kinds([finish, cancel]) == {"Applied": 1, "Moved": 1}
+        if isinstance(finish, Applied):
+            assert (row, entry) == (completed(processing), an_entry(processing))
+        else:
+            assert (row, entry) == (cancelled, None)
+        assert store.rows.claim(processing.job_key) is None
+    assert store.rows.in_flight("acme") == {}
+
+
+def test_cancel_against_start_and_retry_is_never_undone(store: Store) -> None:
+    def cancel(number: int) -> None:
+        clock = store.clock
+        assert cancel_job(a_job(number).job_id, "acme", jobs=store.jobs, clock=clock)
+
+    def run(job: Job) -> None:
+        started = start(store, job, f"token-{job.job_id}")
+        if isinstance(started, Started):
+            store.jobs.apply(started.job, retrying(started.job), lease=started.lease)
+
+    jobs = [store.submit(a_job(number)) for number in range(1, 9)]
+    for number, job in enumerate(jobs, start=1):
+        at_once(lambda job=job: run(job), lambda number=number: cancel(number))
+
+        assert store.row(job).status is JobStatus.CANCELLED
+    assert store.rows.in_flight("acme") == {}
+
+
+def test_ten_cancels_at_once_settle_the_job_once(store: Store) -> None:
+    job = store.submit(a_job(1))
+    store.submit(a_job(2))
+
+    outcomes = at_once(
+        *[lambda: cancel_job(job.job_id, "acme", jobs=store.jobs, clock=store.clock)] * 10
+    )
+
+    assert outcomes == [store.row(job)] * 10
+    assert store.row(job).status is JobStatus.CANCELLED
+    assert sum(store.rows.in_flight("acme").values()) == 1
+
+
+# ------------------------------------------------------------------------------------ claims
+
+
+def test_claim_of_a_new_job_against_the_finish_of_the_old_one_is_never_lost(store: Store) -> None:
+    for number in range(1, 9):
+        old, lease = store.start(store.submit(a_job(number)), f"token-{number}")
+        new = replace(a_job(100 + number), job_key=old.job_key)
+
+        finish, submit = at_once(
+            lambda old=old, lease=lease: store.jobs.apply(old, completed(old), lease=lease),
+            lambda new=new: store.jobs.submit(new, shard_caps=[100]),
+        )
+
+        assert isinstance(finish, Applied)
+        claim = store.rows.claim(old.job_key)
+        if isinstance(submit, Submitted):
+            assert claim == new.job_id
+        else:
+            assert submit == Claimed(old.job_id)
+            assert claim is None
+
+
+# ------------------------------------------------------------------------------------ redrive
+
+
+def test_two_redrives_at_once_count_the_job_once(store: Store) -> None:
+    for number in range(1, 9):
+        job = store.submit(a_job(number))
+        old = failed(job, last_receive=True)
+        store.jobs.apply(job, old)
+
+        outcomes = at_once(*[lambda old=old: store.jobs.redrive(old, redriven(old))] * 2)
+
+        assert outcomes == [Applied(redriven(old)), Applied(redriven(old))]
+        assert store.row(job) == redriven(old)
+        assert store.rows.claim(job.job_key) == job.job_id
+    assert sum(store.rows.in_flight("acme").values()) == 8
+
+
+def test_redrive_against_discard_does_one_of_them(store: Store) -> None:
+    for number in range(1, 9):
+        job = store.submit(a_job(number))
+        old = failed(job, last_receive=True)
+        store.jobs.apply(job, old)
+        discarded = transitions.discarded(old, now_ms=NOW_MS)
+
+        redrive, discard = at_once(
+            lambda old=old: store.jobs.redrive(old, redriven(old)),
+            lambda old=old, discarded=discarded: store.jobs.apply(old, discarded),
+        )
+
+        assert kinds([redrive, discard]) == {"Applied": 1, "Moved": 1}
+        won = isinstance(redrive, Applied)
+        assert store.row(job) == (redriven(old) if won else discarded)
+        assert store.rows.claim(job.job_key) == (job.job_id if won else None)
+
+
+def test_redrive_against_an_equal_submit_leaves_the_claim_to_one_of_them(store: Store) -> None:
+    for number in range(1, 9):
+        job = store.submit(a_job(number))
+        old = failed(job, last_receive=True)
+        store.jobs.apply(job, old)
+        twin = replace(a_job(100 + number), job_key=job.job_key)
+
+        redrive, submit = at_once(
+            lambda old=old: store.jobs.redrive(old, redriven(old)),
+            lambda twin=twin: store.jobs.submit(twin, shard_caps=[100]),
+        )
+
+        assert redrive == Applied(redriven(old))
+        holder = twin.job_id if isinstance(submit, Submitted) else job.job_id
+        assert store.rows.claim(job.job_key) == holder
+
+
+# ------------------------------------------------------------------------------------ the sweep
+
+
+def test_two_sweeps_at_once_move_a_job_once(store: Store) -> None:
+    for number in range(1, 9):
+        job = store.submit(a_job(number))
+
+        moved = at_once(
+            *[
+                lambda job=job, ms=ms: store.due_jobs.postpone(job, due_at_ms=NOW_MS + ms)
+                for ms in (500_000, 500_001)
+            ]
+        )
+
+        assert sorted(moved) == [False, True]
+        assert store.row(job).resends == 1
+
+
+def test_postponement_against_a_start_never_hides_a_dead_workers_job(store: Store) -> None:
+    for number in range(1, 9):
+        job = store.submit(a_job(number))
+
+        _, started = at_once(
+            lambda job=job: store.due_jobs.postpone(job, due_at_ms=NOW_MS + 900_000),
+            lambda job=job: start(store, job),
+        )
+
+        assert isinstance(started, Started)
+        assert store.row(job).due_at_epoch_ms == started.job.due_at_epoch_ms
+
+
+def test_ten_settlings_at_once_settle_once(store: Store) -> None:
+    store.submit(a_job(2))
+    job = store.submit(a_job(1))
+    marked = replace(completed(job), unsettled=True, due_at_epoch_ms=1, due_shard=job.due_shard)
+    store.rows.put_job(marked)
+
+    at_once(*[lambda: store.jobs.settle(marked)] * 10)
+
+    assert sum(store.rows.in_flight("acme").values()) == 1
+    assert store.rows.claim(job.job_key) is None
+    assert not store.row(job).unsettled
+
+
+# ------------------------------------------------------------------------------------ renewal
+
+
+def test_renewal_against_takeover_gives_the_lease_to_one_of_them(store: Store) -> None:
+    for number in range(1, 9):
+        late, lease = store.start(store.submit(a_job(number)), "token-1")
+        now_ms = store.clock.advance(LEASE_MS + CLOCK_SKEW_MS + 1)
+
+        renewed, taken = at_once(
+            lambda late=late, lease=lease, now_ms=now_ms: store.jobs.renew(
+                late, lease, ends_at_ms=now_ms + LEASE_MS
+            ),
+            lambda late=late: start(store, late, "token-2"),
+        )
+
+        row = store.rows.lease(late.cache_key)
+        assert row is not None
+        assert (renewed is None) is isinstance(taken, Started)
+        assert row.token == ("token-1" if renewed else "token-2")
+        assert row.fence == store.row(late).fence == (1 if renewed else 2)
+
+
+def test_renewal_against_cancel_never_revives_the_job(store: Store) -> None:
+    for number in range(1, 9):
+        processing, lease = store.start(store.submit(a_job(number)), "token-1")
+        cancelled = transitions.cancelled(processing, now_ms=NOW_MS)
+
+        cancel, _ = at_once(
+            lambda processing=processing, cancelled=cancelled: store.jobs.apply(
+                processing, cancelled
+            ),
+            lambda processing=processing, lease=lease: store.jobs.renew(
+                processing, lease, ends_at_ms=NOW_MS + 2 * LEASE_MS
+            ),
+        )
+
+        assert cancel == Applied(cancelled)
+        assert store.row(processing) == cancelled
+        assert store.jobs.renew(processing, lease, ends_at_ms=NOW_MS + 3 * LEASE_MS) is None
+
+
+def test_renewal_against_the_finish_leaves_the_key_free(store: Store) -> None:
+    for number in range(1, 9):
+        processing, lease = store.start(store.submit(a_job(number)), "token-1")
+
+        finish, _ = at_once(
+            lambda processing=processing, lease=lease: store.jobs.apply(
+                processing, completed(processing), lease=lease
+            ),
+            lambda processing=processing, lease=lease: store.jobs.renew(
+                processing, lease, ends_at_ms=NOW_MS + 2 * LEASE_MS
+            ),
+        )
+
+        assert finish == Applied(completed(processing))
+        row = store.rows.lease(processing.cache_key)
+        assert row is not None
+        assert (row.token, row.ends_at_epoch_ms) == (None, 0)
 
 
 # ------------------------------------------------------------------------------------ both ends

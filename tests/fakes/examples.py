@@ -105,6 +105,11 @@ def failed(job: Job, *, last_receive: bool = False) -> Job:
     )
 
 
+def redriven(job: Job, *, lane: str = "interactive", now_ms: int = NOW_MS + 60_000) -> Job:
+    """A failed job that gets another run a minute after NOW_MS."""
+    return transitions.redriven(job, now_ms=now_ms, lane=lane, due_at_ms=now_ms + 120_000)
+
+
 def retrying(job: Job, *, delay_ms: int = 2000) -> Job:
     """`job` after an attempt that failed; the next may begin `delay_ms` after NOW_MS."""
     return transitions.retrying(job, an_error(job.attempts), not_before_ms=NOW_MS + delay_ms)

@@ -13,12 +13,20 @@ from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING
 
 from sluiceway.domain.errors import StoreBusyError
-from sluiceway.domain.job import CLAIM_OUTLIVES_DEADLINE_MS, Job, due_shard
+from sluiceway.domain.job import (
+    CLAIM_OUTLIVES_DEADLINE_MS,
+    Job,
+    JobStatus,
+    due_shard,
+    settled,
+)
 from sluiceway.domain.lease import Lease, is_free
+from sluiceway.domain.webhook import MAX_CALLBACKS
 from sluiceway.ports import (
     Applied,
     CapReached,
     Claimed,
+    DueJob,
     LeaseHeld,
     Moved,
     PartnerKey,
@@ -146,9 +154,7 @@ class InMemoryJobs:
                     written = replace(job, counter_shard=shard)
                     world.in_flight[job.tenant, shard] += 1
                     world.jobs[job.tenant, job.job_id] = written
-                    world.claims[job.job_key] = Claim(
-                        job.job_id, job.deadline_epoch_ms + CLAIM_OUTLIVES_DEADLINE_MS
-                    )
+                    self._claim(written)
                     return Submitted(written)
             return CapReached()
 
@@ -218,6 +224,42 @@ class InMemoryJobs:
                 world.entries[entry.cache_key] = entry
             return Applied(new)
 
+    def renew(self, job: Job, lease: Lease, *, ends_at_ms: int) -> Lease | None:
+        with self._world.lock:
+            current = self.get(job.tenant, job.job_id)
+            processing = current is not None and (
+                (current.status, current.fence) == (JobStatus.PROCESSING, lease.fence)
+            )
+            if not processing or not self._holds(lease):
+                return None
+            row = self._world.leases[lease.cache_key]
+            self._world.leases[lease.cache_key] = replace(row, ends_at_epoch_ms=ends_at_ms)
+            return replace(lease, ends_at_epoch_ms=ends_at_ms)
+
+    def redrive(self, old: Job, new: Job) -> Applied | Moved:
+        world = self._world
+        with world.lock:
+            current = self.get(old.tenant, old.job_id)
+            if current is None:
+                return Moved(None)
+            if current.version != old.version:
+                return Applied(current) if current.version == new.version else Moved(current)
+            claim = world.claims.get(new.job_key)
+            ended = claim is None or claim.ends_at_epoch_ms < self._clock.now_ms()
+            if ended or (claim and claim.job_id == new.job_id):
+                self._claim(new)
+            if not old.unsettled:
+                world.in_flight[new.tenant, new.counter_shard] += 1
+            self._write(current, old, new)
+            return Applied(new)
+
+    def settle(self, job: Job) -> None:
+        with self._world.lock:
+            current = self.get(job.tenant, job.job_id)
+            if current is not None and current.unsettled and current.version == job.version:
+                self._settle(current)
+                self._write(current, job, settled(job))
+
     def release(self, lease: Lease) -> None:
         with self._world.lock:
             if self._holds(lease):
@@ -232,9 +274,31 @@ class InMemoryJobs:
             self._world.jobs[job.tenant, job.job_id] = replace(current, lane="interactive")
             return True
 
+    def add_callback(self, job: Job, url: str) -> Applied | Moved:
+        with self._world.lock:
+            current = self.get(job.tenant, job.job_id)
+            if current is None or not current.open:
+                return Moved(current)
+            if url not in current.callback_urls and len(current.callback_urls) >= MAX_CALLBACKS:
+                return Moved(current)
+            urls = tuple(sorted({*current.callback_urls, url}))
+            self._world.jobs[job.tenant, job.job_id] = replace(current, callback_urls=urls)
+            return Applied(replace(job, callback_urls=tuple(sorted({*job.callback_urls, url}))))
+
+    def drop_callback(self, tenant: str, job_id: str, url: str) -> None:
+        with self._world.lock:
+            current = self.get(tenant, job_id)
+            if current is not None:
+                urls = tuple(one for one in current.callback_urls if one != url)
+                self._world.jobs[tenant, job_id] = replace(current, callback_urls=urls)
+
     def _holds(self, lease: Lease) -> bool:
         row = self._world.leases.get(lease.cache_key)
         return row is not None and (row.token, row.fence) == (lease.token, lease.fence)
+
+    def _claim(self, job: Job) -> None:
+        ends_at_epoch_ms = job.deadline_epoch_ms + CLAIM_OUTLIVES_DEADLINE_MS
+        self._world.claims[job.job_key] = Claim(job.job_id, ends_at_epoch_ms)
 
     def _settle(self, job: Job) -> None:
         """A claim that is gone or another's is left alone."""
@@ -251,6 +315,54 @@ class InMemoryJobs:
             if getattr(new, name) != getattr(old, name)
         }
         self._world.jobs[old.tenant, old.job_id] = replace(current, **changed)
+
+
+class InMemoryDueJobs:
+    """The index of a World (port DueJobs). It never lags."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def due(self, shard: str, *, until_ms: int, limit: int) -> list[DueJob]:
+        found = [job for job in self._of(shard) if (job.due_at_epoch_ms or 0) <= until_ms]
+        oldest_first = sorted(found, key=lambda job: job.due_at_epoch_ms or 0)
+        return [_due_of(job) for job in oldest_first[:limit]]
+
+    def waiting(self, shard: str) -> list[DueJob]:
+        return [_due_of(job) for job in self._of(shard) if job.open]
+
+    def postpone(self, job: Job, *, due_at_ms: int) -> bool:
+        with self._world.lock:
+            current = self._world.jobs.get((job.tenant, job.job_id))
+            if current is None or current.status is not job.status:
+                return False
+            if (current.due_at_epoch_ms, current.resends) == (due_at_ms, job.resends + 1):
+                return True
+            if current.due_at_epoch_ms != job.due_at_epoch_ms:
+                return False
+            self._world.jobs[job.tenant, job.job_id] = replace(
+                current, due_at_epoch_ms=due_at_ms, resends=job.resends + 1
+            )
+            return True
+
+    def _of(self, shard: str) -> list[Job]:
+        with self._world.lock:
+            return [
+                job
+                for job in self._world.jobs.values()
+                if job.due_shard == shard and job.due_at_epoch_ms is not None
+            ]
+
+
+def _due_of(job: Job) -> DueJob:
+    return DueJob(
+        tenant=job.tenant,
+        job_id=job.job_id,
+        status=job.status,
+        lane=job.lane,
+        due_at_epoch_ms=job.due_at_epoch_ms or 0,
+        enqueued_at_epoch_ms=job.enqueued_at_epoch_ms,
+    )
 
 
 class InMemoryCache:
@@ -326,15 +438,24 @@ class InMemoryQueue:
         """Lane, tenant and job id of each message that was taken."""
         self.gives_back: list[tuple[str, str, float]] = []
         """Lane, receipt and delay in seconds."""
+        self.delays: list[int] = []
+        """Seconds of each of `sends`."""
+        self.backlogs: dict[str, int] = {}
+        """What `backlog` tells of a lane."""
         self.broken = False
         """Sends fail."""
         self.refused: list[tuple[str, str, str]] = []
         """The sends that failed."""
 
-    def send(self, job: Job) -> bool:
+    def send(self, job: Job, *, delay_s: int = 0) -> bool:
         message = (job.lane, job.tenant, job.job_id)
         (self.refused if self.broken else self.sends).append(message)
+        if not self.broken:
+            self.delays.append(delay_s)
         return not self.broken
+
+    def backlog(self, lane: str) -> int:
+        return self.backlogs.get(lane, 0)
 
     def give_back(self, lane: str, receipt: str, delay_s: float) -> None:
         self.gives_back.append((lane, receipt, delay_s))

@@ -1,4 +1,4 @@
-"""The three functions on one world of fakes, and their sample events."""
+"""The functions on one world of fakes, and their sample events."""
 
 from __future__ import annotations
 
@@ -10,16 +10,19 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sluiceway.bootstrap import ApiDeps, AuthorizeDeps, RunDeps
+from sluiceway.bootstrap import ApiDeps, AuthorizeDeps, RunDeps, SweepDeps
 from sluiceway.usecases.run_job import Worker
+from sluiceway.usecases.sweep_jobs import Sweeper
 
 from functions.api import app as api
 from functions.authorize import app as authorize
 from functions.run_job import app as run_job
+from functions.sweep_jobs import app as sweep_jobs
 from tests.fakes.in_memory import (
     FakeClock,
     FakeVendors,
     InMemoryCache,
+    InMemoryDueJobs,
     InMemoryJobs,
     InMemoryPartnerKeys,
     InMemoryPayloads,
@@ -132,6 +135,9 @@ class Stage:
     def get(self, job_id: str, **changes: Any) -> Answer:
         return self.answer(request("GET", f"/jobs/{job_id}", **changes))
 
+    def cancel(self, job_id: str, *, scopes: str = "cancel", **changes: Any) -> Answer:
+        return self.answer(request("POST", f"/jobs/{job_id}/cancel", scopes=scopes, **changes))
+
     # ------------------------------------------------------------------ worker
 
     def run(self, *records: dict[str, Any]) -> list[str]:
@@ -163,6 +169,28 @@ class Stage:
 
     def run_job(self, job_id: str, tenant: str = "acme") -> list[str]:
         return self.run(message(job_id, tenant))
+
+    # ------------------------------------------------------------------ sweeper
+
+    def sweep(self, event: Any = None) -> dict[str, int]:
+        """Sweeps once, as the schedule does."""
+        deps = SweepDeps(
+            sweeper=lambda time_left_ms: Sweeper(
+                jobs=self.jobs,
+                due_jobs=InMemoryDueJobs(self.world),
+                queue=self.queue,
+                clock=self.clock,
+                telemetry=self.telemetry,
+                time_left_ms=time_left_ms,
+            ),
+            telemetry=self.telemetry,
+        )
+        context = a_context(aws_request_id="lambda-sweep", function_name="sweep_jobs")
+        answer: dict[str, int] = sweep_jobs.handle(
+            sample("sweep_jobs") if event is None else event, context, deps
+        )
+        json.dumps(answer)  # Lambda does
+        return answer
 
     # ------------------------------------------------------------------ authorizer
 
@@ -208,8 +236,11 @@ def message(
     receives: int = 1,
     message_id: str = "message-1",
     arn: str = INTERACTIVE_ARN,
+    sent_at_ms: int | None = None,
+    first_received_at_ms: int | None = None,
+    moved_back: bool = False,
 ) -> dict[str, Any]:
-    """An SQS record like the sample."""
+    """An SQS record like the sample; `moved_back`: it says that it was in the DLQ."""
     (record,) = deepcopy(sample("run_job")["Records"])
     record |= {
         "messageId": message_id,
@@ -217,7 +248,14 @@ def message(
         "eventSourceARN": arn,
         "body": json.dumps({"tenant": tenant, "job_id": job_id}) if body is None else body,
     }
-    record["attributes"]["ApproximateReceiveCount"] = str(receives)
+    attributes = record["attributes"]
+    attributes["ApproximateReceiveCount"] = str(receives)
+    if sent_at_ms is not None:
+        attributes["SentTimestamp"] = str(sent_at_ms)
+    if first_received_at_ms is not None:
+        attributes["ApproximateFirstReceiveTimestamp"] = str(first_received_at_ms)
+    if moved_back:
+        attributes["DeadLetterQueueSourceArn"] = arn
     return dict(record)
 
 

@@ -829,3 +829,141 @@ def test_each_answer_holds_its_own_request(stage: Stage) -> None:
 
     assert answers == {nonce: f"answer to {nonce}" for nonce in nonces}
     assert stage.clock.now_ms() == NOW_MS
+
+
+# ------------------------------------------------------------------ cancel
+
+
+def test_open_job_is_cancelled_and_shown(stage: Stage) -> None:
+    submitted = stage.submit()
+    stage.clock.advance(s=3)
+
+    answer = stage.cancel(submitted.body["id"])
+
+    assert answer.status == 200
+    assert answer.headers["content-type"] == "application/json"
+    assert answer.body == submitted.body | {
+        "status": "cancelled",
+        "completed_at": "2026-01-01T00:00:03.000Z",
+    }
+    assert "retry-after" not in answer.headers
+    assert stage.get(submitted.body["id"]).body == answer.body
+
+
+def test_address_for_the_cancel_is_the_one_that_the_job_names(stage: Stage) -> None:
+    submitted = stage.submit()
+    path = submitted.body["urls"]["cancel"].removeprefix("/v1")
+
+    answer = stage.answer(request("POST", path, scopes="cancel"))
+
+    assert (answer.status, answer.body["status"]) == (200, "cancelled")
+
+
+def test_cancel_again_is_answered_the_same(stage: Stage) -> None:
+    job_id = stage.submit().body["id"]
+    first = stage.cancel(job_id)
+    stage.clock.advance(s=60)
+
+    second = stage.cancel(job_id)
+
+    assert (second.status, second.body) == (200, first.body)
+
+
+def test_cancelled_jobs_place_is_free_and_the_same_request_is_a_new_job(stage: Stage) -> None:
+    job_id = stage.submit().body["id"]
+
+    stage.cancel(job_id)
+
+    assert stage.world.open_jobs("acme") == 0
+    again = stage.submit()
+    assert (again.status, again.body["deduplicated"]) == (202, False)
+    assert again.body["id"] != job_id
+
+
+def test_cancelled_jobs_message_is_gone_without_a_call(stage: Stage) -> None:
+    job_id = stage.submit().body["id"]
+    stage.cancel(job_id)
+
+    assert stage.run_job(job_id) == []
+    assert stage.vendor.total == 0
+
+
+def test_job_that_is_worked_on_is_cancelled(stage: Stage) -> None:
+    answers: list[Answer] = []
+
+    def cancelled_meanwhile(_: Any) -> VendorAnswer:
+        answers.append(stage.cancel(job_id))
+        return VendorAnswer("too late", "stop", 1, 1, 1)
+
+    stage.vendor.script = [cancelled_meanwhile]
+    job_id = stage.submit().body["id"]
+
+    assert stage.run_job(job_id) == []
+    assert [(answer.status, answer.body["status"]) for answer in answers] == [(200, "cancelled")]
+    fetched = stage.get(job_id).body
+    assert (fetched["status"], "result" in fetched) == ("cancelled", False)
+
+
+@pytest.mark.parametrize("status", [JobStatus.COMPLETED, JobStatus.FAILED, JobStatus.DEAD_LETTERED])
+def test_job_that_ended_otherwise_can_not_be_cancelled(stage: Stage, status: JobStatus) -> None:
+    job_id = stage.submit().body["id"]
+    end(stage, job_id, status=status)
+
+    answer = stage.cancel(job_id)
+
+    assert_problem(answer, 409, "not_cancellable")
+    assert status.value in answer.body["detail"]
+    assert stage.world.jobs["acme", job_id].status is status
+
+
+def test_cancel_of_anothers_job_is_exactly_like_that_of_an_unknown_one(stage: Stage) -> None:
+    job_id = stage.submit().body["id"]
+
+    anothers, unknown = stage.cancel(job_id, tenant="globex"), stage.cancel(JOB_ID)
+
+    assert_problem(anothers, 404, "job_not_found")
+    assert anothers.body == unknown.body
+    assert stage.world.jobs["acme", job_id].status is JobStatus.QUEUED
+
+
+@pytest.mark.parametrize("scopes", ["", "submit read", "submit read bypass admin", "cancelled"])
+def test_cancel_needs_its_scope(stage: Stage, scopes: str) -> None:
+    job_id = stage.submit().body["id"]
+
+    assert_problem(stage.cancel(job_id, scopes=scopes), 403, "forbidden")
+    assert stage.world.jobs["acme", job_id].status is JobStatus.QUEUED
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT", "PATCH", "DELETE", "HEAD"])
+def test_cancel_by_another_method_is_refused(stage: Stage, method: str) -> None:
+    job_id = stage.submit().body["id"]
+
+    answer = stage.answer(request(method, f"/jobs/{job_id}/cancel", scopes="cancel"))
+
+    assert_problem(answer, 405, "method_not_allowed")
+    assert answer.headers["allow"] == "POST"
+    assert stage.world.jobs["acme", job_id].status is JobStatus.QUEUED
+
+
+def test_cancel_takes_no_query_parameters(stage: Stage) -> None:
+    job_id = stage.submit().body["id"]
+
+    assert_problem(stage.cancel(job_id, query={"force": "1"}), 400, "invalid_request")
+
+
+def test_cancel_is_logged_with_its_job(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
+    job_id = stage.submit().body["id"]
+    output(capsys)
+
+    stage.cancel(job_id)
+
+    (line,) = log_lines(output(capsys))
+    assert (line["message"], line["job_id"]) == ("job_cancelled", job_id)
+
+
+def test_cancel_while_the_tables_are_busy_is_told_with_a_time_to_come_again(stage: Stage) -> None:
+    job_id = stage.submit().body["id"]
+    stage.world.counters_busy = True
+
+    assert_problem(stage.cancel(job_id), 503, "degraded")
+    assert stage.world.jobs["acme", job_id].status is JobStatus.QUEUED

@@ -110,7 +110,8 @@ def test_message_of_a_job_that_failed_goes_on_to_the_dead_letter_queue(stage: St
     failures = [stage.run(message(job_id, receives=receives)) for receives in range(1, 11)]
 
     assert failures == [["message-1"]] * 10
-    assert [delay_s for _, _, delay_s in stage.given_back] == [0.0] * 10
+    # On receive 9 it waits until every copy that was sent before the failure is in.
+    assert [delay_s for _, _, delay_s in stage.given_back] == [0.0] * 8 + [10.0, 0.0]
     assert status_of(stage, job_id) is JobStatus.DEAD_LETTERED
     assert stage.vendor.total == 1
     assert stage.sent == [("interactive", "acme", job_id)]
@@ -167,6 +168,135 @@ def test_message_is_read_whatever_its_spelling(stage: Stage, body: str) -> None:
 
     assert stage.run(message(body=body % job_id)) == []
     assert status_of(stage, job_id) is JobStatus.COMPLETED
+
+
+# ------------------------------------------------------------------ redrives
+
+
+def dead_lettered(stage: Stage) -> tuple[str, int]:
+    """A job whose message was moved to the dead-letter queue, and when it failed."""
+    stage.vendor.script = [REJECTED]
+    job_id = submitted(stage)
+    for receives in range(1, 11):
+        stage.run(message(job_id, receives=receives))
+    failed_at_ms = stage.clock.now_ms()
+    stage.clock.advance(s=3600)
+    assert status_of(stage, job_id) is JobStatus.DEAD_LETTERED
+    return job_id, failed_at_ms
+
+
+@pytest.mark.parametrize(("after_ms", "redriven"), [(5_000, False), (5_001, True)])
+def test_message_that_was_sent_over_five_seconds_after_the_failure_is_a_redrive(
+    stage: Stage, after_ms: int, *, redriven: bool
+) -> None:
+    job_id, failed_at_ms = dead_lettered(stage)
+
+    failures = stage.run(message(job_id, sent_at_ms=failed_at_ms + after_ms))
+
+    assert (failures == []) is redriven
+    assert (status_of(stage, job_id) is JobStatus.COMPLETED) is redriven
+
+
+def test_message_that_keeps_its_first_time_is_a_redrive_by_its_source_and_first_receive(
+    stage: Stage,
+) -> None:
+    # LocalStack keeps SentTimestamp in a message that it moves back.
+    job_id, failed_at_ms = dead_lettered(stage)
+    before_ms = failed_at_ms - 60_000
+
+    failures = stage.run(
+        message(
+            job_id,
+            sent_at_ms=before_ms,
+            first_received_at_ms=stage.clock.now_ms(),
+            moved_back=True,
+        )
+    )
+
+    assert failures == []
+    assert status_of(stage, job_id) is JobStatus.COMPLETED
+    assert stage.world.jobs["acme", job_id].redrives == 1
+
+
+@pytest.mark.parametrize(
+    ("moved_back", "after_ms"),
+    [(False, 3_600_000), (True, 5_000)],
+    ids=["it was never in the DLQ", "it was first received before the failure"],
+)
+def test_message_of_a_failed_job_whose_times_tell_of_no_redrive_is_a_leftover(
+    stage: Stage, after_ms: int, *, moved_back: bool
+) -> None:
+    job_id, failed_at_ms = dead_lettered(stage)
+
+    failures = stage.run(
+        message(
+            job_id,
+            sent_at_ms=failed_at_ms - 60_000,
+            first_received_at_ms=failed_at_ms + after_ms,
+            moved_back=moved_back,
+        )
+    )
+
+    assert failures == ["message-1"]
+    assert status_of(stage, job_id) is JobStatus.DEAD_LETTERED
+
+
+def test_message_that_was_moved_back_keeps_the_later_of_its_times(stage: Stage) -> None:
+    job_id, failed_at_ms = dead_lettered(stage)
+
+    failures = stage.run(
+        message(
+            job_id,
+            sent_at_ms=stage.clock.now_ms(),
+            first_received_at_ms=failed_at_ms - 60_000,
+            moved_back=True,
+        )
+    )
+
+    assert failures == []
+
+
+@pytest.mark.parametrize(("arn", "lane"), [(INTERACTIVE_ARN, "interactive"), (BATCH_ARN, "batch")])
+def test_redriven_job_runs_in_the_lane_whose_queue_it_came_from(
+    stage: Stage, arn: str, lane: str
+) -> None:
+    job_id, _ = dead_lettered(stage)
+    stage.vendor.script = [UNAVAILABLE]
+
+    stage.run(message(job_id, arn=arn, sent_at_ms=stage.clock.now_ms()))
+
+    assert stage.world.jobs["acme", job_id].lane == lane
+    assert [of for of, _, _ in stage.given_back[-1:]] == [lane]
+
+
+def test_redriven_job_is_fetched_as_any_other(stage: Stage) -> None:
+    job_id, _ = dead_lettered(stage)
+    failed = stage.get(job_id).body["status"]
+    stage.run(message(job_id, sent_at_ms=stage.clock.now_ms()))
+
+    fetched = stage.get(job_id).body
+
+    assert failed in {"failed", "dead_lettered"}
+    assert (fetched["status"], fetched["result"]["text"]) == ("completed", "a good answer")
+    assert "error" not in fetched
+
+
+def test_message_without_its_time_is_kept(stage: Stage) -> None:
+    record = message(submitted(stage))
+    del record["attributes"]["SentTimestamp"]
+
+    assert stage.run(record) == ["message-1"]
+
+
+def test_message_of_a_job_that_is_parked_is_gone(stage: Stage) -> None:
+    stage.vendor.script = [UNAVAILABLE]
+    job_id = submitted(stage)
+
+    failures = stage.run(message(job_id, receives=7))
+
+    assert failures == []
+    assert stage.given_back == []
+    assert status_of(stage, job_id) is JobStatus.RETRYING
 
 
 # ------------------------------------------------------------------ several records

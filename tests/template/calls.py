@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import json
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -19,11 +20,15 @@ from botocore import xform_name
 from botocore.exceptions import ClientError
 from moto import mock_aws
 from sluiceway import bootstrap
+from sluiceway.adapters.dynamodb_stream import event_of
 from sluiceway.domain import job as transitions
 from sluiceway.domain.catalogue import Model, Vendor
-from sluiceway.domain.errors import VendorError
+from sluiceway.domain.errors import StoreBusyError, VendorError, WebhookError
+from sluiceway.domain.webhook import deliveries, target_of
 from sluiceway.ports import LeaseHeld, Started, Submitted, VendorCall
+from sluiceway.usecases.deliver_webhook import Courier
 from sluiceway.usecases.run_job import Worker
+from sluiceway.usecases.sweep_jobs import Sweeper
 
 from tests.fakes import examples
 from tests.fakes.in_memory import NOW_MS, FakeClock
@@ -39,17 +44,27 @@ Verb = tuple[str, str]
 Right = tuple[str, str]
 """A resource and an IAM action."""
 
-PORTS = frozenset({"cache", "jobs", "keys", "payloads", "queue", "vendors"})
+Names = frozenset[str]
+"""The keyword arguments of a call: they decide what a verb does."""
+
+PORTS = frozenset(
+    {"bus", "cache", "due_jobs", "jobs", "keys", "payloads", "queue", "vendors", "webhooks"}
+    | {"webhook_client", "webhook_secrets"}
+)
 """The names under which the use cases know the ports that reach AWS."""
 
 DEPS: dict[str, tuple[Any, tuple[type, ...]]] = {
     "AuthorizeFunction": (bootstrap.authorize_deps, (bootstrap.AuthorizeDeps,)),
     "ApiFunction": (bootstrap.api_deps, (bootstrap.ApiDeps,)),
     "RunJobFunction": (bootstrap.run_deps, (bootstrap.RunDeps, Worker)),
+    "SweepJobsFunction": (bootstrap.sweep_deps, (bootstrap.SweepDeps, Sweeper)),
+    "PublishEventsFunction": (bootstrap.publish_deps, (bootstrap.PublishDeps,)),
+    "DeliverWebhookFunction": (bootstrap.deliver_deps, (bootstrap.DeliverDeps, Courier)),
 }
 """Of each function: its builder, and the classes whose fields are the ports it has."""
 
 SECRETS = "sluiceway/vendors/"
+WEBHOOK_SECRETS = "sluiceway/webhooks/"
 LEASE_MS = 60_000
 
 _LIBRARY = ROOT / "layers/core/sluiceway"
@@ -62,7 +77,8 @@ _BUCKETS = {"payloadbucket": "PayloadBucket"}
 class Calls:
     """What was recorded."""
 
-    rights: dict[Verb, set[Right]] = field(default_factory=dict)
+    rights: dict[Verb, dict[Names, set[Right]]] = field(default_factory=dict)
+    """By verb and by the keyword arguments that it was run with."""
     operations: set[str] = field(default_factory=set)
     """The clients' methods that were called."""
     known: set[str] = field(default_factory=set)
@@ -75,7 +91,18 @@ class Calls:
 
     def rights_of(self, function: str) -> set[Right]:
         """What a function's code does."""
-        return {right for verb in verbs_of(function) for right in self.rights[verb]}
+        return {
+            right
+            for verb, asked in calls_of(function)
+            for run, rights in self.rights[verb].items()
+            if run <= asked
+            for right in rights
+        }
+
+    def has_run(self, verb: Verb, names: Names) -> bool:
+        """Whether a verb was run with each of these keyword arguments, and with no others."""
+        runs = [run for run in self.rights.get(verb, {}) if run <= names]
+        return bool(runs) and frozenset[str]().union(*runs) == names
 
 
 # ------------------------------------------------------------------------------------ the code
@@ -83,12 +110,17 @@ class Calls:
 
 def verbs_of(function: str) -> set[Verb]:
     """The verbs that a function's handler and use cases call, on the ports that it has."""
+    return {verb for verb, _ in calls_of(function)}
+
+
+def calls_of(function: str) -> set[tuple[Verb, Names]]:
+    """The same, with the keyword arguments of each call."""
     fields = {field.name for kind in DEPS[function][1] for field in dataclasses.fields(kind)}
     app = ROOT / RESOURCES[function]["Properties"]["CodeUri"] / "app.py"
     return {
-        (port, verb)
+        ((port, verb), names)
         for path in _used_by(app)
-        for port, verb in _method_calls(path)
+        for (port, verb), names in _method_calls(path)
         if port in fields & PORTS
     }
 
@@ -119,11 +151,12 @@ def _used_by(path: Path) -> Iterator[Path]:
                 yield from _used_by(found)
 
 
-def _method_calls(path: Path) -> Iterator[tuple[str, str]]:
-    """`jobs.get(…)` and `worker.jobs.get(…)` as `("jobs", "get")`."""
+def _method_calls(path: Path) -> Iterator[tuple[Verb, Names]]:
+    """`jobs.get(…)` and `worker.jobs.get(…)` as `("jobs", "get")`, and the names of arguments."""
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            yield ast.unparse(node.func.value).rpartition(".")[2], node.func.attr
+            verb = ast.unparse(node.func.value).rpartition(".")[2], node.func.attr
+            yield verb, frozenset(keyword.arg for keyword in node.keywords if keyword.arg)
 
 
 # ------------------------------------------------------------------------------------ the run
@@ -149,28 +182,25 @@ class _Recorder:
 
     def __init__(self, calls: Calls) -> None:
         self.calls = calls
-        self._verb: Verb | None = None
+        self._noted: set[Right] | None = None
 
     def port(self, name: str, port: Any) -> Any:
         """`port`, whose verbs are noted."""
         return _Told(name, port, self)
 
-    def run(self, verb: Verb, call: Callable[[], Any]) -> Any:
+    def run(self, verb: Verb, names: Names, call: Callable[[], Any]) -> Any:
         """Makes one call of a verb."""
-        self.calls.rights.setdefault(verb, set())
-        self._verb = verb
+        self._noted = self.calls.rights.setdefault(verb, {}).setdefault(names, set())
         try:
             return call()
         finally:
-            self._verb = None
+            self._noted = None
 
     def hear(self, params: dict[str, Any], model: Any, **_: Any) -> None:
         """botocore says that a client was called."""
-        if self._verb is not None:
+        if self._noted is not None:
             self.calls.operations.add(xform_name(model.name))
-            self.calls.rights[self._verb].update(
-                _rights(model.service_model.service_name, model.name, params)
-            )
+            self._noted.update(_rights(model.service_model.service_name, model.name, params))
 
 
 class _Told:
@@ -180,32 +210,43 @@ class _Told:
     def __getattr__(self, verb: str) -> Any:
         method = getattr(self._port, verb)
         return lambda *args, **named: self._recorder.run(
-            (self._name, verb), lambda: method(*args, **named)
+            (self._name, verb), frozenset(named), lambda: method(*args, **named)
         )
 
 
 def _rights(service: str, operation: str, params: dict[str, Any]) -> Iterator[Right]:
     """What a role must allow for a call."""
     match service, operation:
-        case "dynamodb", "TransactWriteItems":
+        case "dynamodb", _:
+            yield from _rights_to_tables(operation, params)
+        case "s3", _:
+            yield f"{_BUCKETS[params['Bucket']]}/*", f"s3:{operation}"
+        case "sqs", _:
+            # A batch of a call has no action of its own.
+            yield params["QueueUrl"].rsplit("/", 1)[1], f"sqs:{operation.removesuffix('Batch')}"
+        case "secretsmanager", _:
+            folder = params["SecretId"].rpartition("/")[0] + "/"
+            assert folder in {SECRETS, WEBHOOK_SECRETS}
+            yield f"secret:{folder}*", f"secretsmanager:{operation}"
+        case "events", "PutEvents":
+            yield params["Entries"][0]["EventBusName"], f"events:{operation}"
+        case _:
+            raise NotImplementedError(service)
+
+
+def _rights_to_tables(operation: str, params: dict[str, Any]) -> Iterator[Right]:
+    match operation:
+        case "TransactWriteItems":
             for item in params["TransactItems"]:
                 for action, request in item.items():
                     name = _ITEM_ACTIONS.get(action, f"{action}Item")
                     yield request["TableName"], f"dynamodb:{name}"
-        case "dynamodb", "BatchGetItem":
-            for table in params["RequestItems"]:
-                yield table, "dynamodb:BatchGetItem"
-        case "dynamodb", _:
-            yield params["TableName"], f"dynamodb:{operation}"
-        case "s3", _:
-            yield f"{_BUCKETS[params['Bucket']]}/*", f"s3:{operation}"
-        case "sqs", _:
-            yield params["QueueUrl"].rsplit("/", 1)[1], f"sqs:{operation}"
-        case "secretsmanager", _:
-            assert params["SecretId"].startswith(SECRETS)
-            yield f"secret:{SECRETS}*", f"secretsmanager:{operation}"
+        case "BatchGetItem":
+            (table,) = params["RequestItems"]
+            yield table, "dynamodb:BatchGetItem"
         case _:
-            raise NotImplementedError(service)
+            index = f"/index/{params['IndexName']}" if "IndexName" in params else ""
+            yield f"{params['TableName']}{index}", f"dynamodb:{operation}"
 
 
 def _make_resources(session: boto3.Session) -> dict[str, str]:
@@ -223,6 +264,9 @@ def _make_resources(session: boto3.Session) -> dict[str, str]:
         session.client("s3").create_bucket(Bucket=name)
         names[logical_id] = name
     session.client("secretsmanager").create_secret(Name=f"{SECRETS}vendor", SecretString="fake")
+    for logical_id in stack.of_type("AWS::Events::EventBus"):
+        session.client("events").create_event_bus(Name=logical_id)
+        names[logical_id] = logical_id
     return {
         name: names[value["Ref"]] if isinstance(value, dict) else value
         for function in stack.of_type("AWS::Lambda::Function").values()
@@ -231,25 +275,35 @@ def _make_resources(session: boto3.Session) -> dict[str, str]:
 
 
 def _run_all_verbs(recorder: _Recorder, session: boto3.Session) -> None:
-    api, run, authorize = (
-        DEPS[function][0].__wrapped__()
-        for function in ("ApiFunction", "RunJobFunction", "AuthorizeFunction")
+    api, run, authorize, sweep, publish, deliver = (
+        DEPS[f"{function}Function"][0].__wrapped__()
+        for function in (
+            *("Api", "RunJob", "Authorize", "SweepJobs"),
+            *("PublishEvents", "DeliverWebhook"),
+        )
     )
-    for service in ("dynamodb", "sqs", "s3", "secretsmanager"):
+    for service in ("dynamodb", "sqs", "s3", "secretsmanager", "events"):
         recorder.calls.known |= set(session.client(service).meta.method_to_api_mapping)
 
     jobs = recorder.port("jobs", api.jobs)
     first = _submit(jobs, examples.a_job(1, lane="batch"))
     jobs.submit(examples.a_job(2), shard_caps=[1])  # a full shard
     jobs.submit(examples.a_job(1, job_id="job_duplicate"), shard_caps=[9])  # a claim
+    jobs.submit(examples.a_job(1, job_id="job_again"), shard_caps=[9], replacing="job_ended")
+    wanted_no_more = _submit(jobs, examples.a_job(9))
+    jobs.apply(wanted_no_more, transitions.cancelled(wanted_no_more, now_ms=NOW_MS))
     with _busy(api.jobs):
         jobs.submit(examples.a_job(1, job_id="job_conflict"), shard_caps=[9])
     jobs.get(first.tenant, first.job_id)
     jobs.raise_lane(first)
+    jobs.add_callback(first, "https://hooks.example/")
+    jobs.drop_callback(first.tenant, first.job_id, "https://hooks.example/")
     recorder.port("cache", api.cache).read(first.cache_key)
     queue = recorder.port("queue", api.queue)
     queue.send(first)
     queue.send(replace(first, lane="interactive"))
+    for lane in ("interactive", "batch"):
+        queue.send(replace(first, lane=lane), delay_s=5)
     payloads = recorder.port("payloads", api.payloads)
     payloads.put("inputs/big", b"a big input")
     payloads.get("inputs/big")
@@ -268,7 +322,10 @@ def _run_all_verbs(recorder: _Recorder, session: boto3.Session) -> None:
     jobs.release(started.lease)
     second = _submit(jobs, examples.a_job(4))
     jobs.apply(second, examples.failed(second), unless_held_at_ms=NOW_MS)
-    _submit(jobs, examples.a_job(5))
+    jobs.redrive(examples.failed(second), examples.redriven(examples.failed(second)))
+    fifth = _submit(jobs, examples.a_job(5))
+    working = _start(jobs, fifth)
+    jobs.renew(working.job, working.lease, ends_at_ms=NOW_MS + 2 * LEASE_MS)
     queue = recorder.port("queue", run.queue)
     for lane in ("interactive", "batch"):
         queue.give_back(lane, "no-such-receipt", 1.0)
@@ -276,12 +333,47 @@ def _run_all_verbs(recorder: _Recorder, session: boto3.Session) -> None:
         recorder.port("vendors", run.worker.vendors).call(_call())
     run.worker.vendors.close()
 
+    _run_sweepers_verbs(recorder, sweep)
+    _run_verbs_of_events(recorder, publish, deliver)
+
     keys = recorder.port("keys", authorize.keys)
     ends_s = NOW_MS // 1000 + 3600
     keys.add(examples.a_partner_key(expires_at_epoch_s=ends_s))
     keys.find(examples.a_partner_key().key_hash)
     keys.revoke(examples.a_partner_key().key_id, now_s=NOW_MS // 1000)
     _keep(recorder.calls, session)
+
+
+def _run_sweepers_verbs(recorder: _Recorder, deps: Any) -> None:
+    sweeper = deps.sweeper(lambda: 0)
+    jobs = recorder.port("jobs", sweeper.jobs)
+    due_jobs = recorder.port("due_jobs", sweeper.due_jobs)
+    queue = recorder.port("queue", sweeper.queue)
+    stuck = _submit(jobs, examples.a_job(6))
+    due_jobs.due(stuck.due_shard, until_ms=NOW_MS, limit=1)
+    due_jobs.waiting(stuck.due_shard)
+    due_jobs.postpone(stuck, due_at_ms=NOW_MS)
+    for lane in ("interactive", "batch"):
+        queue.backlog(lane)
+    with _counters_busy(sweeper.jobs):
+        jobs.apply(stuck, examples.failed(stuck), give_up_at_ms=0)
+    jobs.settle(sweeper.jobs.get(stuck.tenant, stuck.job_id))
+
+
+def _run_verbs_of_events(recorder: _Recorder, publish: Any, deliver: Any) -> None:
+    told = event_of(_stream_record())
+    assert told is not None
+    recorder.port("bus", publish.bus).put([told])
+    webhooks = recorder.port("webhooks", publish.webhooks)
+    webhooks.send(deliveries(told))
+    webhooks.give_back("no-such-receipt", 1.0)
+    courier = deliver.courier
+    recorder.port("webhook_secrets", courier.webhook_secrets).keys("acme")
+    with suppress(WebhookError):  # nobody is called there
+        recorder.port("webhook_client", courier.webhook_client).post(
+            target_of("https://127.0.0.1/", local=True), {}, b"", timeout_s=5.0
+        )
+    courier.webhook_client.close()
 
 
 @contextmanager
@@ -298,6 +390,21 @@ def _busy(jobs: Any) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(jobs._table, "_pause", lambda _: None)
         patch.setattr(jobs._table.client, "transact_write_items", refuse)
+        yield
+
+
+@contextmanager
+def _counters_busy(jobs: Any) -> Iterator[None]:
+    """Every transaction that touches a tenant's counter meets another."""
+    transact = jobs._table.transact
+
+    def refuse(writes: Any, **named: Any) -> Any:
+        if any("tenant#" in str(write.key) for write in writes):
+            raise StoreBusyError("The tables are busy.", retry_after_s=1)
+        return transact(writes, **named)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(jobs._table), "transact", lambda _, writes, **n: refuse(writes, **n))
         yield
 
 
@@ -323,6 +430,11 @@ def _try_start(jobs: Any, job: Any) -> Any:
             job, fence=fence, now_ms=NOW_MS, receives=1, function_ends_ms=NOW_MS + LEASE_MS
         ),
     )
+
+
+def _stream_record() -> Any:
+    event = json.loads((ROOT / "events/publish_events.json").read_text("utf-8"))
+    return event["Records"][0]
 
 
 def _call() -> VendorCall:

@@ -37,14 +37,20 @@ OUTPUTS = {
     "InteractiveQueueUrl",
     "BatchQueueUrl",
     "DeadLetterQueueUrl",
+    "WebhookQueueUrl",
+    "WebhookDeadLetterQueueUrl",
     "JobsTableName",
     "CacheTableName",
     "CoordinationTableName",
     "IdempotencyTableName",
     "PartnersTableName",
+    "EventBusName",
     "PayloadBucketName",
     "ApiFunctionName",
     "RunJobFunctionName",
+    "SweepJobsFunctionName",
+    "PublishEventsFunctionName",
+    "DeliverWebhookFunctionName",
 }
 
 
@@ -98,7 +104,9 @@ def test_no_resource_has_a_physical_name() -> None:
         if "Properties" in of and PHYSICAL_NAMES & of["Properties"].keys()
     }
 
-    assert named == {}
+    # CloudFormation makes up no name for an event bus, so it has the stack's.
+    assert named == {"EventBus": ["Name"]}
+    assert RESOURCES["EventBus"]["Properties"]["Name"] == {"Ref": "AWS::StackName"}
 
 
 def test_outputs_are_those_that_programs_read() -> None:

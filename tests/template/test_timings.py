@@ -166,13 +166,17 @@ def test_lane_moves_a_message_after_the_receives_that_the_worker_counts_on(lane:
     assert redrive["deadLetterTargetArn"] == {"Fn::GetAtt": ["DeadLetterQueue", "Arn"]}
 
 
-def test_every_other_queue_is_somebodys_dead_letter_queue() -> None:
+def test_every_other_queue_takes_what_somebody_gave_up_on() -> None:
     queues = render().of_type("AWS::SQS::Queue")
 
     targets = {
         of["RedrivePolicy"]["deadLetterTargetArn"]["Fn::GetAtt"][0]
         for of in queues.values()
         if "RedrivePolicy" in of
+    } | {
+        of["DestinationConfig"]["OnFailure"]["Destination"]["Fn::GetAtt"][0]
+        for of in render().of_type("AWS::Lambda::EventSourceMapping").values()
+        if "DestinationConfig" in of
     }
 
     assert {name for name, of in queues.items() if "RedrivePolicy" not in of} == targets
@@ -211,6 +215,7 @@ def test_each_lane_feeds_the_worker_once() -> None:
     fed = sorted(
         (of["EventSourceArn"]["Fn::GetAtt"][0], of["FunctionName"]["Ref"])
         for of in mappings.values()
+        if of["FunctionName"]["Ref"] == "RunJobFunction"
     )
 
     assert fed == [("BatchQueue", "RunJobFunction"), ("InteractiveQueue", "RunJobFunction")]

@@ -23,6 +23,9 @@ CATALOGUE = catalogue.parse(
     [vendors.simulator]
     api_key_secret = "sluiceway/vendors/simulator"
 
+    [vendors.careful]
+    on_unknown_outcome = "fail"
+
     [models.demo-chat]
     vendor = "simulator"
     vendor_model = "sim-chat-1"
@@ -52,6 +55,11 @@ CATALOGUE = catalogue.parse(
     vendor_model = "sim-chat-1"
     version = "1"
     key_window_s = 60
+
+    [models.demo-careful]
+    vendor = "careful"
+    vendor_model = "sim-chat-1"
+    version = "1"
 
     [models.demo-once]
     vendor = "simulator"

@@ -207,7 +207,7 @@ def test_open_job_has_the_members_of_the_contract() -> None:
         "deduplicated": False,
         "cache": {"status": "miss", "stale": False},
         "metadata": {"order": "7"},
-        "urls": {"self": f"/v1/jobs/{JOB_ID}"},
+        "urls": {"self": f"/v1/jobs/{JOB_ID}", "cancel": f"/v1/jobs/{JOB_ID}/cancel"},
     }
 
 

@@ -9,6 +9,9 @@ import socket
 import time
 import traceback
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from dataclasses import replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -18,7 +21,7 @@ from sluiceway.adapters.http_vendors import MAX_ANSWER_BYTES, HttpVendors
 from sluiceway.adapters.secrets_manager import SecretsManagerKeys
 from sluiceway.bootstrap import SystemClock
 from sluiceway.domain.catalogue import Model, Vendor
-from sluiceway.domain.errors import VendorError
+from sluiceway.domain.errors import CallAbortedError, VendorError
 from sluiceway.ports import VendorAnswer, VendorCall
 from sluiceway_local.simulator import Simulator
 
@@ -1165,3 +1168,144 @@ def test_input_that_a_protocol_can_not_say_is_rejected_and_not_retried(
 
     assert (error.job_code, error.retryable) == ("vendor_rejected", False)
     assert recorder.requests == []
+
+
+# ------------------------------------------------------------------ a call that nobody wants
+
+
+def asking(call: VendorCall, still_wanted: Callable[[], bool], every_s: float) -> VendorCall:
+    """The call, during which somebody is asked whether its answer is still wanted."""
+    return replace(call, still_wanted=still_wanted, ask_every_s=every_s)
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_call_that_is_wanted_no_more_is_aborted_at_the_next_look(
+    open_vendors: Callable[..., HttpVendors], sim: Simulator, wire: str
+) -> None:
+    call = a_call(wire, options={"sim": {"hang": True}}, base_url=sim.url, timeout_s=30)
+    started_s = time.monotonic()
+
+    with pytest.raises(CallAbortedError):
+        open_vendors().call(asking(call, lambda: False, 0.2))
+
+    assert 0.2 <= time.monotonic() - started_s < 1.2
+
+
+def test_call_that_drips_is_aborted_at_the_next_look(
+    open_vendors: Callable[..., HttpVendors], sim: Simulator
+) -> None:
+    call = a_call(options={"sim": {"drip_s": 0.05}}, base_url=sim.url, timeout_s=30)
+    started_s = time.monotonic()
+
+    with pytest.raises(CallAbortedError):
+        open_vendors().call(asking(call, lambda: False, 0.2))
+
+    assert time.monotonic() - started_s < 1.2
+
+
+def test_call_is_asked_about_every_so_often(
+    open_vendors: Callable[..., HttpVendors], sim: Simulator
+) -> None:
+    looks: list[float] = []
+    call = a_call(options={"sim": {"delay_s": 1.0}}, base_url=sim.url)
+
+    def still_wanted() -> bool:
+        looks.append(time.monotonic())
+        return True
+
+    answer = open_vendors().call(asking(call, still_wanted, 0.2))
+
+    assert answer.finish_reason == "stop"
+    assert 3 <= len(looks) <= 5
+    assert all(later - sooner >= 0.19 for sooner, later in pairwise(looks))
+
+
+def test_call_that_is_answered_in_time_is_never_asked_about(
+    open_vendors: Callable[..., HttpVendors], sim: Simulator
+) -> None:
+    looks: list[int] = []
+
+    open_vendors().call(asking(a_call(base_url=sim.url), lambda: not looks.append(1), 5.0))
+
+    assert looks == []
+
+
+@pytest.mark.parametrize("fault", [{"delay_s": 0.5}, {"delay_s": 0.5, "status": 503}])
+def test_call_is_not_asked_about_after_its_end(
+    open_vendors: Callable[..., HttpVendors], sim: Simulator, fault: dict[str, Any]
+) -> None:
+    # A heartbeat that outlives its work would renew a lease that is released.
+    looks: list[float] = []
+    call = asking(
+        a_call(options={"sim": fault}, base_url=sim.url), lambda: not looks.append(1.0), 0.1
+    )
+    vendors = open_vendors()
+
+    with suppress(VendorError):
+        vendors.call(call)
+    asked = len(looks)
+    time.sleep(0.4)
+
+    assert asked >= 2
+    assert len(looks) == asked
+
+
+def test_call_ends_with_its_answer_though_a_look_is_under_way(
+    open_vendors: Callable[..., HttpVendors], sim: Simulator
+) -> None:
+    # The renewal is in flight when the answer comes: it ends first, and no other follows.
+    looks: list[str] = []
+
+    def slowly() -> bool:
+        looks.append("begun")
+        time.sleep(0.6)
+        looks.append("done")
+        return True
+
+    call = asking(a_call(options={"sim": {"delay_s": 0.3}}, base_url=sim.url), slowly, 0.2)
+    started_s = time.monotonic()
+
+    answer = open_vendors().call(call)
+
+    assert answer.finish_reason == "stop"
+    assert time.monotonic() - started_s < 1.3
+    time.sleep(0.3)
+    assert looks == ["begun", "done"]
+
+
+def test_call_with_its_total_time_over_is_a_timeout_though_it_is_wanted(
+    open_vendors: Callable[..., HttpVendors], sim: Simulator
+) -> None:
+    call = a_call(options={"sim": {"hang": True}}, base_url=sim.url, timeout_s=0.5)
+
+    error = failure(lambda: open_vendors().call(asking(call, lambda: True, 0.1)))
+
+    assert (error.job_code, error.retryable) == ("vendor_timeout", True)
+
+
+def test_call_whose_look_fails_ends_with_that_error_and_the_next_call_works(
+    open_vendors: Callable[..., HttpVendors], sim: Simulator
+) -> None:
+    vendors = open_vendors()
+
+    def fail() -> bool:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        vendors.call(asking(a_call(options={"sim": {"hang": True}}, base_url=sim.url), fail, 0.1))
+
+    assert vendors.call(a_call(base_url=sim.url)).finish_reason == "stop"
+
+
+def test_aborted_call_closes_its_connection_and_the_next_call_works(
+    open_vendors: Callable[..., HttpVendors], sim: Simulator
+) -> None:
+    vendors = open_vendors()
+    call = a_call(options={"sim": {"hang": True}}, base_url=sim.url, timeout_s=30)
+    with pytest.raises(CallAbortedError):
+        vendors.call(asking(call, lambda: False, 0.1))
+
+    answer = vendors.call(a_call(base_url=sim.url, key="job_2"))
+
+    assert answer.finish_reason == "stop"
+    assert sim.ledger.snapshot()["calls"] == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -13,6 +14,9 @@ from sluiceway.domain.payload import Payload
 
 from tests.fakes.in_memory import NOW_MS
 from tests.unit.samples import DAY_MS, a_job, an_error, packed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 RESULT = packed({"text": "an answer", "finish_reason": "stop"})
 
@@ -25,6 +29,10 @@ def started(job: Job, *, fence: int = 1, now_ms: int = NOW_MS + 5_000) -> Job:
 
 def retrying(job: Job, *, not_before_ms: int = NOW_MS + 9_000) -> Job:
     return transitions.retrying(job, an_error(), not_before_ms=not_before_ms)
+
+
+def redriven(job: Job, *, now_ms: int = NOW_MS + 60_000, lane: str = "interactive") -> Job:
+    return transitions.redriven(job, now_ms=now_ms, lane=lane, due_at_ms=now_ms + 120_000)
 
 
 # ------------------------------------------------------------------ states
@@ -57,6 +65,12 @@ def test_every_transition_changes_the_version() -> None:
         (job, transitions.completed(job, now_ms=0, result=RESULT, source="cache")),
         (processing, failed),
         (failed, transitions.dead_lettered(failed)),
+        (job, transitions.parked(job, not_before_ms=NOW_MS)),
+        (processing, transitions.called(processing, now_ms=NOW_MS)),
+        (processing, transitions.cancelled(processing, now_ms=NOW_MS)),
+        (failed, redriven(failed)),
+        (failed, transitions.discarded(failed, now_ms=NOW_MS)),
+        (failed, transitions.settled(failed)),
     ]
 
     assert all(old.version != new.version for old, new in moves)
@@ -308,6 +322,175 @@ def test_dead_lettered_job_keeps_the_reason_and_is_due_no_more() -> None:
 
     assert (job.status, job.error) == (JobStatus.DEAD_LETTERED, an_error())
     assert (job.due_at_epoch_ms, job.due_shard) == (None, None)
+
+
+# ------------------------------------------------------------------ park
+
+
+def test_parked_job_is_due_at_its_time_and_spends_no_attempt() -> None:
+    job = transitions.parked(a_job(attempts=2, attempts_total=3), not_before_ms=NOW_MS + 9_000)
+
+    assert job.parked
+    assert job.not_before_epoch_ms == job.due_at_epoch_ms == NOW_MS + 9_000
+    assert (job.status, job.attempts, job.attempts_total) == (JobStatus.QUEUED, 2, 3)
+
+
+def test_parked_job_is_due_no_later_than_its_deadline_which_its_time_may_be() -> None:
+    job = transitions.parked(
+        a_job(deadline_epoch_ms=NOW_MS + 60_000), not_before_ms=NOW_MS + 3_600_000
+    )
+
+    assert job.due_at_epoch_ms == NOW_MS + 60_000
+    assert job.not_before_epoch_ms == NOW_MS + 3_600_000
+
+
+def test_parked_retry_keeps_its_reason() -> None:
+    job = transitions.parked(retrying(started(a_job())), not_before_ms=NOW_MS + 9_000)
+
+    assert (job.status, job.error, job.last_errors) == (
+        JobStatus.RETRYING,
+        an_error(),
+        (an_error(),),
+    )
+
+
+def test_retry_that_is_parked_is_due_at_its_time() -> None:
+    job = transitions.retrying(
+        started(a_job()), an_error(), not_before_ms=NOW_MS + 300_000, parked=True
+    )
+
+    assert (job.parked, job.due_at_epoch_ms) == (True, NOW_MS + 300_000)
+
+
+@pytest.mark.parametrize(
+    "move",
+    [
+        started,
+        retrying,
+        lambda job: transitions.cancelled(job, now_ms=NOW_MS),
+        lambda job: transitions.completed(job, now_ms=NOW_MS, result=RESULT, source="cache"),
+        lambda job: transitions.failed(job, an_error(), now_ms=NOW_MS, last_receive=False),
+    ],
+    ids=["start", "retry", "cancel", "completion", "failure"],
+)
+def test_next_transition_ends_the_parking_and_the_sweepers_count(
+    move: Callable[[Job], Job],
+) -> None:
+    parked = replace(transitions.parked(a_job(), not_before_ms=NOW_MS - 1), resends=3)
+
+    job = move(parked)
+
+    assert (job.parked, job.resends) == (False, 0)
+    assert job.not_before_epoch_ms != NOW_MS - 1
+
+
+# ------------------------------------------------------------------ the mark before a call
+
+
+def test_called_job_differs_in_its_mark_alone() -> None:
+    job = started(a_job())
+
+    called = transitions.called(job, now_ms=NOW_MS + 6_000)
+
+    assert called == replace(job, called_at_epoch_ms=NOW_MS + 6_000, revision=job.revision + 1)
+
+
+@pytest.mark.parametrize("outcome", ["retry", "completion", "failure", "redrive"])
+def test_known_outcome_takes_the_mark_of_the_call_off(outcome: str) -> None:
+    called = transitions.called(started(a_job()), now_ms=NOW_MS)
+    failed = transitions.failed(called, an_error(), now_ms=NOW_MS, last_receive=False)
+    known = {
+        "retry": retrying(called),
+        "completion": transitions.completed(called, now_ms=0, result=RESULT, source="vendor"),
+        "failure": failed,
+        "redrive": redriven(failed),
+    }
+
+    assert known[outcome].called_at_epoch_ms is None
+
+
+@pytest.mark.parametrize("move", ["start", "park"])
+def test_mark_of_a_call_outlives_what_tells_no_outcome(move: str) -> None:
+    called = transitions.called(started(a_job()), now_ms=NOW_MS)
+    moves = {
+        "start": started(called, fence=2),
+        "park": transitions.parked(called, not_before_ms=NOW_MS + 9_000),
+    }
+
+    assert moves[move].called_at_epoch_ms == NOW_MS
+
+
+# ------------------------------------------------------------------ cancel
+
+
+def test_cancelled_job_is_due_no_more_and_says_when() -> None:
+    job = transitions.cancelled(retrying(started(a_job())), now_ms=NOW_MS + 3_000)
+
+    assert (job.status, job.completed_at_epoch_ms) == (JobStatus.CANCELLED, NOW_MS + 3_000)
+    assert (job.due_at_epoch_ms, job.due_shard, job.not_before_epoch_ms) == (None, None, None)
+
+
+# ------------------------------------------------------------------ redrive, discard, settle
+
+
+def test_redriven_job_has_fresh_attempts_and_its_whole_deadline() -> None:
+    failed = transitions.failed(
+        a_job(attempts=4, attempts_total=9, redrives=1),
+        an_error(),
+        now_ms=NOW_MS,
+        last_receive=True,
+    )
+
+    job = redriven(failed, now_ms=NOW_MS + DAY_MS, lane="batch")
+
+    assert (job.status, job.attempts, job.attempts_total) == (JobStatus.QUEUED, 0, 9)
+    assert (job.redrives, job.lane) == (2, "batch")
+    assert job.deadline_epoch_ms == NOW_MS + DAY_MS + job.deadline_s * 1000
+    assert job.enqueued_at_epoch_ms == NOW_MS + DAY_MS
+    assert job.created_at_epoch_ms == NOW_MS
+    assert (job.failed_at_epoch_ms, job.error, job.queue_wait_ms) == (None, None, None)
+    assert job.last_errors == failed.last_errors
+    assert job.due_shard == transitions.due_shard(job.job_id)
+
+
+def test_redriven_jobs_row_outlives_its_new_deadline() -> None:
+    failed = transitions.failed(a_job(), an_error(), now_ms=NOW_MS, last_receive=True)
+
+    job = redriven(failed, now_ms=NOW_MS + DAY_MS)
+
+    assert job.ttl_epoch_s - job.deadline_epoch_ms // 1000 > 14 * 24 * 3600
+
+
+def test_discarded_job_is_failed_for_good_and_due_no_more() -> None:
+    failed = transitions.failed(a_job(), an_error(), now_ms=NOW_MS, last_receive=False)
+
+    job = transitions.discarded(failed, now_ms=NOW_MS + 1_000)
+
+    assert job.error is not None
+    assert (job.status, job.discarded, job.error.code) == (JobStatus.FAILED, True, "discarded")
+    assert (job.due_at_epoch_ms, job.due_shard) == (None, None)
+    assert job.last_errors[:-1] == failed.last_errors
+
+
+# ------------------------------------------------------------------ the sweeper's next look
+
+
+@pytest.mark.parametrize(
+    ("resends", "minutes"), [(0, 2), (1, 4), (2, 8), (3, 15), (4, 15), (1_000, 15)]
+)
+def test_next_look_doubles_up_to_a_quarter_of_an_hour(resends: int, minutes: int) -> None:
+    assert transitions.next_look_ms(a_job(resends=resends), NOW_MS) == NOW_MS + minutes * 60_000
+
+
+@given(st.integers(0, 20), st.integers(-DAY_MS, DAY_MS))
+def test_next_look_at_a_waiting_job_is_at_its_deadline_at_the_latest_and_never_now(
+    resends: int, left_ms: int
+) -> None:
+    job = a_job(resends=resends, deadline_epoch_ms=NOW_MS + left_ms)
+
+    at_ms = transitions.next_look_ms(job, NOW_MS)
+
+    assert NOW_MS < at_ms <= NOW_MS + max(left_ms, 1_000)
 
 
 # ------------------------------------------------------------------ the index

@@ -2,136 +2,42 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
-from sluiceway.domain import job as transitions
 from sluiceway.domain.errors import VendorError
 from sluiceway.domain.job import Job, JobStatus
 from sluiceway.domain.lease import CLOCK_SKEW_MS
 from sluiceway.domain.payload import Payload, compress
 from sluiceway.http import job_reply
 from sluiceway.ports import LeaseHeld, Moved, Started, VendorAnswer, VendorCall
-from sluiceway.usecases import payloads as payloads_of
-from sluiceway.usecases.run_job import (
-    MAX_LOOKS,
-    Acknowledge,
-    Decision,
-    Delivery,
-    GiveBack,
-    Worker,
-    run_job,
-)
+from sluiceway.usecases.run_job import MAX_LOOKS, Acknowledge, Decision, GiveBack
 
 from tests.fakes.in_memory import (
     NOW_MS,
     Claim,
     FakeClock,
-    FakeVendors,
-    InMemoryCache,
     InMemoryJobs,
     InMemoryPayloads,
     LeaseRow,
-    RecordingTelemetry,
     World,
 )
-from tests.unit.samples import CACHE_KEY, CATALOGUE, DAY_MS, JOB_ID, a_job, an_entry, an_error
+from tests.unit.bench import (
+    ANSWER,
+    FUNCTION_MS,
+    LEASE_MS,
+    Bench,
+    processing,
+    rejected,
+    unavailable,
+)
+from tests.unit.samples import CACHE_KEY, CATALOGUE, DAY_MS, JOB_ID, a_job, an_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from sluiceway.domain.freshness import CacheEntry
-
-LEASE_MS = 100_000
-FUNCTION_MS = 110_000
-
-ANSWER = VendorAnswer(
-    text="an answer",
-    finish_reason="stop",
-    input_tokens=10,
-    output_tokens=20,
-    latency_ms=300,
-    vendor_request_id="req_vendor_1",
-)
-
-
-@dataclass
-class Bench:
-    """The use case with its ports, and one job in the table."""
-
-    world: World = field(default_factory=World)
-    clock: FakeClock = field(default_factory=FakeClock)
-    vendors: FakeVendors = field(default_factory=FakeVendors)
-    telemetry: RecordingTelemetry = field(default_factory=RecordingTelemetry)
-    lease_ms: int = LEASE_MS
-    rand: float = 0.5
-
-    def __post_init__(self) -> None:
-        self.jobs = InMemoryJobs(self.world, clock=self.clock)
-        self.cache = InMemoryCache(self.world)
-        self.payloads = InMemoryPayloads(self.world)
-        self._serial = itertools.count(1)
-        self.vendors.default = ANSWER
-
-    def put(self, job: Job) -> Job:
-        """A job as its submit left it, with its claim and its place in the counter."""
-        self.world.jobs[job.tenant, job.job_id] = job
-        if job.open:
-            self.world.claims[job.job_key] = Claim(job.job_id, NOW_MS + 2 * DAY_MS)
-            self.world.in_flight[job.tenant, job.counter_shard] += 1
-        return job
-
-    def put_entry(self, **members: Any) -> CacheEntry:
-        entry = an_entry(**members)
-        self.world.entries[entry.cache_key] = entry
-        return entry
-
-    def hold_lease(self, job_id: str = "job_other", *, ends_in_ms: int = LEASE_MS) -> LeaseRow:
-        """Somebody works on the cache key."""
-        row = LeaseRow(job_id, "their-token", 5, self.clock.now_ms() + ends_in_ms)
-        self.world.leases[CACHE_KEY] = row
-        return row
-
-    def deliver(self, *, receives: int = 1, job_id: str = JOB_ID) -> Decision:
-        return run_job(
-            Delivery("acme", job_id, receives, self.clock.now_ms() + FUNCTION_MS),
-            Worker(
-                catalogue=CATALOGUE,
-                jobs=self.jobs,
-                cache=self.cache,
-                payloads=self.payloads,
-                vendors=self.vendors,
-                clock=self.clock,
-                telemetry=self.telemetry,
-                rand=lambda: self.rand,
-                token=lambda: f"token-{next(self._serial)}",
-                lease_ms=self.lease_ms,
-            ),
-        )
-
-    def until_done(self, *, most: int = 20) -> list[Decision]:
-        """Delivers again and again, as SQS does, until the message is acknowledged or moved on."""
-        decisions: list[Decision] = []
-        for receives in range(1, most + 1):
-            decisions.append(self.deliver(receives=receives))
-            decision = decisions[-1]
-            if isinstance(decision, Acknowledge) or not self.job.open:
-                break
-            self.clock.advance(s=decision.delay_s)
-        return decisions
-
-    @property
-    def job(self) -> Job:
-        return self.world.jobs["acme", JOB_ID]
-
-    @property
-    def result(self) -> Any:
-        assert self.job.result is not None
-        return json.loads(payloads_of.load(self.job.result, payloads=self.payloads))
 
 
 @pytest.fixture
@@ -139,24 +45,6 @@ def bench() -> Bench:
     made = Bench()
     made.put(a_job())
     return made
-
-
-def unavailable(**members: Any) -> VendorError:
-    members = {"retryable": True, "http_status": 503, **members}
-    return VendorError("vendor_unavailable", "The vendor answered 503.", **members)
-
-
-def rejected(**members: Any) -> VendorError:
-    members = {"retryable": False, "http_status": 400, **members}
-    return VendorError("vendor_rejected", "The vendor answered 400.", **members)
-
-
-def processing(*, fence: int = 1, attempts: int = 1, **members: Any) -> Job:
-    """A job whose attempt has begun."""
-    job = a_job(attempts=attempts - 1, attempts_total=attempts - 1, **members)
-    return transitions.started(
-        job, fence=fence, now_ms=NOW_MS, receives=1, function_ends_ms=NOW_MS + FUNCTION_MS
-    )
 
 
 # ------------------------------------------------------------------ the first run
@@ -656,7 +544,7 @@ def test_run_writes_the_error_on_the_job(bench: Bench) -> None:
     assert "hunter2" not in repr(bench.job)
 
 
-@pytest.mark.parametrize(("wish_s", "delay_s"), [(None, 1.0), (0.0, 1.0), (0.5, 1.0), (300, 300)])
+@pytest.mark.parametrize(("wish_s", "delay_s"), [(None, 1.0), (0.0, 1.0), (0.5, 1.0), (120, 120)])
 def test_run_waits_at_least_as_long_as_the_vendor_asks(
     bench: Bench, wish_s: float | None, delay_s: float
 ) -> None:
@@ -885,7 +773,7 @@ def test_run_fails_a_job_whose_model_is_gone() -> None:
 # ------------------------------------------------------------------ to the dead-letter queue
 
 
-@pytest.mark.parametrize("receives", [1, 5, 9])
+@pytest.mark.parametrize("receives", [1, 5, 8])
 def test_message_of_a_failed_job_goes_back_at_once(receives: int) -> None:
     bench = Bench()
     job = bench.put(a_job(status=JobStatus.FAILED, failed_at_epoch_ms=NOW_MS))
@@ -911,7 +799,7 @@ def test_message_of_a_failed_job_marks_it_on_the_last_receive() -> None:
 
 def test_message_of_a_dead_lettered_job_goes_on_to_the_queue() -> None:
     bench = Bench()
-    job = bench.put(a_job(status=JobStatus.DEAD_LETTERED))
+    job = bench.put(a_job(status=JobStatus.DEAD_LETTERED, failed_at_epoch_ms=NOW_MS))
 
     decision = bench.deliver(receives=10)
 
@@ -960,7 +848,7 @@ def test_worker_that_was_overtaken_changes_nothing(bench: Bench) -> None:
 
     decision = bench.deliver()
 
-    assert isinstance(decision, GiveBack)
+    assert decision == Acknowledge()
     assert (bench.job.fence, bench.job.attempts) == (2, 2)
     assert bench.result["text"] == "an answer"
     assert bench.world.entries[CACHE_KEY].result == bench.job.result

@@ -33,6 +33,7 @@ METRICS = set(
     CacheStale QueueWait QueueDepth OldestJobAge ProcessingTime VendorLatency VendorErrors Retries
     LeaseAcquired LeaseReleased LeaseContention LeaseLost GateWait GateClosed Parked
     WorkerUtilisation Degraded DegradedSeconds CostEstimate SweeperResent
+    WebhooksDelivered WebhookErrors
     """.split()  # noqa: SIM905 - as the contract has it
 )
 
@@ -49,6 +50,9 @@ COMPLETED = transitions.completed(
     source="vendor",
     upstream_latency_ms=2_500,
 )
+
+MEASURED = {"lane_measured": {"queue_depth": 7, "oldest_job_age_ms": 3_600_000}}
+"""What an event that measures something is told with."""
 
 
 @pytest.fixture
@@ -323,7 +327,7 @@ def test_metrics_of_a_model_that_is_gone_have_an_unknown_vendor(
 def test_each_event_writes_one_log_line_and_its_metrics_at_once(
     telemetry: PowertoolsTelemetry, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
-    telemetry.event(name, COMPLETED)
+    telemetry.event(name, COMPLETED, **MEASURED.get(name, {}))
 
     written = output(capsys)
     assert [line["message"] for line in log_lines(written)] == [name]

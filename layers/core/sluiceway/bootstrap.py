@@ -22,8 +22,19 @@ from sluiceway.telemetry import PowertoolsTelemetry
 
 if TYPE_CHECKING:
     from sluiceway.domain.catalogue import Catalogue
-    from sluiceway.ports import Clock, JobQueue, JobStore, PartnerKeys, PayloadStore, ResultCache
+    from sluiceway.ports import (
+        Clock,
+        EventBus,
+        JobQueue,
+        JobStore,
+        PartnerKeys,
+        PayloadStore,
+        ResultCache,
+        WebhookQueue,
+    )
+    from sluiceway.usecases.deliver_webhook import Courier
     from sluiceway.usecases.run_job import Worker
+    from sluiceway.usecases.sweep_jobs import Sweeper
 
 # botocore's own defaults change between versions, so what the protocol relies on is said here.
 _STORE_CONFIG = Config(
@@ -34,8 +45,8 @@ _STORE_CONFIG = Config(
 _SIGNED_URLS = Config(signature_version="s3v4")
 # One try: connect and read together stay under sqs_queue.SEND_LIMIT_S.
 _SEND_CONFIG = Config(
-    connect_timeout=0.8,
-    read_timeout=2.0,
+    connect_timeout=0.5,
+    read_timeout=1.5,
     retries={"mode": "standard", "total_max_attempts": 1},
 )
 
@@ -55,6 +66,9 @@ class Settings:
     payload_bucket: str = ""
     interactive_queue_url: str = ""
     batch_queue_url: str = ""
+    webhook_queue_url: str = ""
+    event_bus: str = ""
+    target: str = ""
     lease_s: int = 0
 
     @classmethod
@@ -62,6 +76,11 @@ class Settings:
         """The settings of these names. Raises KeyError for one that isn't set."""
         given = {name: os.environ[name.upper()] for name in names}
         return cls(**{**given, "lease_s": int(given.get("lease_s", 0))})  # type: ignore[arg-type]
+
+    @property
+    def local(self) -> bool:
+        """Whether this stack runs on an emulator: webhooks may go anywhere then."""
+        return self.target == "local"
 
 
 _STORES = ("jobs_table", "cache_table", "coordination_table", "payload_bucket")
@@ -97,6 +116,8 @@ class ApiDeps:
     clock: "Clock"
     telemetry: PowertoolsTelemetry
     randomness: Callable[[int], bytes]
+    local: bool = False
+    """Callbacks may go anywhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +128,33 @@ class RunDeps:
     queue: "JobQueue"
     lane_of_queue: dict[str, str]
     """By the queue's name, the last part of its ARN."""
+    telemetry: PowertoolsTelemetry
+
+
+@dataclass(frozen=True, slots=True)
+class SweepDeps:
+    """What the sweeper works with; `sweeper` is made anew for each event, which ends in time."""
+
+    sweeper: "Callable[[Callable[[], int]], Sweeper]"
+    telemetry: PowertoolsTelemetry
+
+
+@dataclass(frozen=True, slots=True)
+class PublishDeps:
+    """What the publisher works with."""
+
+    bus: "EventBus"
+    webhooks: "WebhookQueue"
+    telemetry: PowertoolsTelemetry
+    pause: Callable[[float], None]
+
+
+@dataclass(frozen=True, slots=True)
+class DeliverDeps:
+    """What the deliverer works with."""
+
+    courier: "Courier"
+    webhooks: "WebhookQueue"
     telemetry: PowertoolsTelemetry
 
 
@@ -126,7 +174,7 @@ def authorize_deps() -> AuthorizeDeps:
 @cache
 def api_deps() -> ApiDeps:
     """For functions/api."""
-    settings = Settings.from_environment(*_STORES, *_LANES)
+    settings = Settings.from_environment(*_STORES, *_LANES, "target")
     telemetry = PowertoolsTelemetry()
     catalogue = _catalogue(telemetry)
     jobs, results, payloads = _stores(settings)
@@ -139,6 +187,7 @@ def api_deps() -> ApiDeps:
         clock=SystemClock(),
         telemetry=telemetry,
         randomness=secrets.token_bytes,
+        local=settings.local,
     )
 
 
@@ -179,6 +228,70 @@ def run_deps() -> RunDeps:
     )
 
 
+@cache
+def sweep_deps() -> SweepDeps:
+    """For functions/sweep_jobs."""
+    from sluiceway.adapters.dynamodb_due_jobs import DynamoDBDueJobs  # noqa: PLC0415
+    from sluiceway.adapters.dynamodb_jobs import DynamoDBJobs, TableNames  # noqa: PLC0415
+    from sluiceway.usecases.sweep_jobs import Sweeper  # noqa: PLC0415
+
+    settings = Settings.from_environment("jobs_table", "coordination_table", *_LANES)
+    telemetry = PowertoolsTelemetry()
+    table, clock = _table(), SystemClock()
+    names = TableNames(settings.jobs_table, "", settings.coordination_table)
+    jobs = DynamoDBJobs(table, names, clock=clock)
+    due_jobs = DynamoDBDueJobs(table, settings.jobs_table)
+    queue = _queue(settings, telemetry)
+
+    def sweeper(time_left_ms: Callable[[], int]) -> Sweeper:
+        return Sweeper(jobs, due_jobs, queue, clock, telemetry, time_left_ms)
+
+    return SweepDeps(sweeper, telemetry)
+
+
+@cache
+def publish_deps() -> PublishDeps:
+    """For functions/publish_events."""
+    from sluiceway.adapters.eventbridge_events import EventBridgeEvents  # noqa: PLC0415
+
+    settings = Settings.from_environment("event_bus", "webhook_queue_url")
+    telemetry = PowertoolsTelemetry()
+    return PublishDeps(
+        bus=EventBridgeEvents(
+            boto3.client("events", config=_SEND_CONFIG),
+            settings.event_bus,
+            on_failure=lambda code: telemetry.event("publish_failed", to="bus", code=code),
+        ),
+        webhooks=_webhooks(settings, telemetry),
+        telemetry=telemetry,
+        pause=time.sleep,
+    )
+
+
+@cache
+def deliver_deps() -> DeliverDeps:
+    """For functions/deliver_webhook."""
+    from sluiceway.adapters.dynamodb_jobs import DynamoDBJobs, TableNames  # noqa: PLC0415
+    from sluiceway.adapters.http_webhooks import HttpWebhooks  # noqa: PLC0415
+    from sluiceway.adapters.secrets_manager_webhooks import SecretsManagerWebhooks  # noqa: PLC0415
+    from sluiceway.usecases.deliver_webhook import Courier  # noqa: PLC0415
+
+    settings = Settings.from_environment("jobs_table", "webhook_queue_url", "target")
+    telemetry, clock = PowertoolsTelemetry(), SystemClock()
+    courier = Courier(
+        jobs=DynamoDBJobs(_table(), TableNames(settings.jobs_table, "", ""), clock=clock),
+        webhook_secrets=SecretsManagerWebhooks(
+            boto3.client("secretsmanager", config=_STORE_CONFIG), clock
+        ),
+        webhook_client=HttpWebhooks(local=settings.local),
+        clock=clock,
+        telemetry=telemetry,
+        rand=random.random,
+        local=settings.local,
+    )
+    return DeliverDeps(courier, _webhooks(settings, telemetry), telemetry)
+
+
 def packaged_catalogue() -> "Catalogue":
     """The catalogue that the layer carries: `sluiceway/catalogue.toml`."""
     from sluiceway.domain import catalogue  # noqa: PLC0415
@@ -212,6 +325,16 @@ def _stores(settings: Settings) -> "tuple[JobStore, ResultCache, PayloadStore]":
         DynamoDBJobs(table, names, clock=SystemClock()),
         DynamoDBCache(table, settings.cache_table),
         S3Payloads(payload_client, settings.payload_bucket),
+    )
+
+
+def _webhooks(settings: Settings, telemetry: PowertoolsTelemetry) -> "WebhookQueue":
+    from sluiceway.adapters.sqs_webhooks import SQSWebhooks  # noqa: PLC0415
+
+    return SQSWebhooks(
+        boto3.client("sqs", config=_SEND_CONFIG),
+        settings.webhook_queue_url,
+        on_failure=lambda code: telemetry.event("publish_failed", to="webhooks", code=code),
     )
 
 

@@ -25,6 +25,7 @@ STATUS: Mapping[str, int] = {
     "model_not_found": 404,
     "route_not_found": 404,
     "method_not_allowed": 405,
+    "not_cancellable": 409,
     "result_expired": 410,
     "payload_too_large": 413,
     "unsupported_media_type": 415,
@@ -41,6 +42,7 @@ _TITLES = {
     403: "Forbidden",
     404: "Not Found",
     405: "Method Not Allowed",
+    409: "Conflict",
     410: "Gone",
     413: "Content Too Large",
     415: "Unsupported Media Type",
@@ -118,7 +120,7 @@ def job_reply(
         "deduplicated": deduplicated,
         "cache": {"status": "hit" if from_cache else "miss", "stale": False},
         "metadata": job.metadata,
-        "urls": {"self": self_url},
+        "urls": {"self": self_url, "cancel": f"{self_url}/cancel"},
     }
     if result is not None:
         body["result"] = _result(result, job.vendor_request_id)

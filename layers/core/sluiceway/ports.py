@@ -4,7 +4,7 @@ A store's verbs are the transitions of the protocol. Each is one atomic write, s
 adapter that loses a reply and finds its own write on the second try reports success.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -13,8 +13,9 @@ from sluiceway.domain.freshness import CacheEntry
 from sluiceway.domain.job import Job
 from sluiceway.domain.lease import Lease
 
-if TYPE_CHECKING:  # the authorizer needs no pydantic
+if TYPE_CHECKING:  # the authorizer needs none of it, nor pydantic
     from sluiceway.domain.catalogue import Model, Vendor
+    from sluiceway.domain.webhook import Delivery, JobEvent, Target
 
 # ------------------------------------------------------------------------------------ jobs
 
@@ -117,6 +118,24 @@ class JobStore(Protocol):
         """
         ...
 
+    def renew(self, job: Job, lease: Lease, *, ends_at_ms: int) -> Lease | None:
+        """Moves the lease's end, if it is still held and the job processing under its fence.
+
+        None: it was lost, or the job was cancelled.
+        """
+        ...
+
+    def redrive(self, old: Job, new: Job) -> Applied | Moved:
+        """Writes `redriven`: the job counts as in flight again, whatever the cap.
+
+        It takes its claim back, where nobody has it meanwhile.
+        """
+        ...
+
+    def settle(self, job: Job) -> None:
+        """Closes claim and counter of a job that ended `unsettled`. Again changes nothing."""
+        ...
+
     def release(self, lease: Lease) -> None:
         """Ends the lease, if it is still held: for a worker whose job moved on without it."""
         ...
@@ -126,6 +145,48 @@ class JobStore(Protocol):
 
         False, too, when this was written and the reply was lost: then no message follows the job,
         and the one that it has in the batch lane runs it.
+        """
+        ...
+
+    def add_callback(self, job: Job, url: str) -> Applied | Moved:
+        """Adds an address to an open job's `callback_urls`; one that is there stays there once.
+
+        Moved: the job has ended, or has as many as it may have (`webhook.MAX_CALLBACKS`).
+        """
+        ...
+
+    def drop_callback(self, tenant: str, job_id: str, url: str) -> None:
+        """Takes an address away from a job, whatever its status; again changes nothing."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class DueJob:
+    """A row of the index on `due_at_epoch_ms`: what it said a moment ago."""
+
+    tenant: str
+    job_id: str
+    status: str
+    lane: str
+    due_at_epoch_ms: int
+    enqueued_at_epoch_ms: int
+
+
+class DueJobs(Protocol):
+    """The jobs that somebody has to look at, for the sweeper."""
+
+    def due(self, shard: str, *, until_ms: int, limit: int) -> list[DueJob]:
+        """The oldest due jobs of a shard. Eventually consistent."""
+        ...
+
+    def waiting(self, shard: str) -> list[DueJob]:
+        """Every job of a shard that is open, however far its `due_at_epoch_ms` is."""
+        ...
+
+    def postpone(self, job: Job, *, due_at_ms: int) -> bool:
+        """Moves `due_at_epoch_ms`, if status and `due_at_epoch_ms` are as read.
+
+        True, too, when this very move was made before and its reply was lost.
         """
         ...
 
@@ -160,8 +221,15 @@ class PayloadStore(Protocol):
 class JobQueue(Protocol):
     """The lanes."""
 
-    def send(self, job: Job) -> bool:
-        """Sends the job's message to its lane within 3 s; False when that failed."""
+    def send(self, job: Job, *, delay_s: int = 0) -> bool:
+        """Sends the job's message to its lane within 3 s; False when that failed.
+
+        Nobody receives it before `delay_s`, 900 at most.
+        """
+        ...
+
+    def backlog(self, lane: str) -> int:
+        """About how many messages the lane holds, received and delayed ones included."""
         ...
 
     def give_back(self, lane: str, receipt: str, delay_s: float) -> None:
@@ -206,13 +274,66 @@ class VendorCall:
     timeout_s: float
     """Total, whatever arrives in between."""
     retry_after_max_s: float
+    still_wanted: Callable[[], bool] = lambda: True
+    """Asked during a long call; False aborts it. It may block, so a thread asks."""
+    ask_every_s: float = 20.0
 
 
 class VendorClient(Protocol):
     """The vendors."""
 
     def call(self, call: VendorCall) -> VendorAnswer:
-        """One request on the wire, never more. Raises VendorError."""
+        """One request on the wire, never more.
+
+        Raises VendorError, and CallAbortedError when the call is no longer wanted.
+        """
+        ...
+
+
+# ------------------------------------------------------------------------------------ outside
+
+
+class EventBus(Protocol):
+    """Where operators and other programs hear of jobs."""
+
+    def put(self, events: "Sequence[JobEvent]") -> "list[JobEvent]":
+        """Publishes events; gives those that were not taken, for a reason that may pass."""
+        ...
+
+
+class WebhookQueue(Protocol):
+    """The webhooks that are to be delivered."""
+
+    def send(self, deliveries: "Sequence[Delivery]") -> "list[Delivery]":
+        """Queues webhooks; gives those that were not taken, for a reason that may pass."""
+        ...
+
+    def give_back(self, receipt: str, delay_s: float) -> None:
+        """Makes a received message visible again after `delay_s`."""
+        ...
+
+
+class WebhookSecrets(Protocol):
+    """What the tenants' webhooks are signed with."""
+
+    def keys(self, tenant: str) -> tuple[bytes, ...] | None:
+        """The keys that sign, one at least; None when the tenant has no secret.
+
+        Raises WebhookError when it can't be read.
+        """
+        ...
+
+
+class WebhookClient(Protocol):
+    """The partners' servers."""
+
+    def post(
+        self, target: "Target", headers: Mapping[str, str], body: bytes, *, timeout_s: float
+    ) -> int:
+        """One POST, total time `timeout_s`, redirects not followed; gives the HTTP status.
+
+        Raises WebhookError when no reply came, or when the address may not be called.
+        """
         ...
 
 

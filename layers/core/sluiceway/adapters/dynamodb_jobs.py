@@ -23,9 +23,11 @@ from sluiceway.domain.job import (
     JobError,
     JobStatus,
     due_shard,
+    settled,
 )
 from sluiceway.domain.lease import CLOCK_SKEW_MS, ROW_OUTLIVES_LEASE_S, Lease, is_free
 from sluiceway.domain.payload import Payload
+from sluiceway.domain.webhook import MAX_CALLBACKS
 from sluiceway.ports import (
     Applied,
     CapReached,
@@ -37,8 +39,9 @@ from sluiceway.ports import (
     Submitted,
 )
 
-_SETTLING = frozenset({JobStatus.COMPLETED, JobStatus.FAILED, JobStatus.CANCELLED})
-_NESTED = frozenset({"input", "result", "error", "last_errors", "status", "metadata"})
+_NESTED = frozenset(
+    {"input", "result", "error", "last_errors", "status", "metadata", "callback_urls"}
+)
 _MAX_LEASE_GUESSES = 4
 
 
@@ -115,8 +118,6 @@ class DynamoDBJobs:
 
     def _submit_in(self, job: Job, cap: int, replacing: str | None) -> Submitted | Claimed | None:
         """Tries one counter shard; None when it is full."""
-        now_ms = self._clock.now_ms()
-        claim_ends_ms = job.deadline_epoch_ms + CLAIM_OUTLIVES_DEADLINE_MS
         writes = [
             Write(
                 self._names.jobs,
@@ -124,21 +125,7 @@ class DynamoDBJobs:
                 item=_values_of(job),
                 condition="attribute_not_exists(#job_id)",
             ),
-            Write(
-                self._names.coordination,
-                _claim_key(job),
-                item=_claim_key(job)
-                | {
-                    "job_id": job.job_id,
-                    "ends_at_epoch_ms": claim_ends_ms,
-                    "ttl_epoch_s": claim_ends_ms // 1000,
-                },
-                condition=(
-                    "attribute_not_exists(#job_id) OR #ends_at_epoch_ms < :now"
-                    + (" OR #job_id = :replacing" if replacing else "")
-                ),
-                values={"now": now_ms, "replacing": replacing},
-            ),
+            self._claim_write(job, replacing),
             Write(
                 self._names.coordination,
                 _counter_key(job),
@@ -307,6 +294,63 @@ class DynamoDBJobs:
             return Applied(current)
         return Moved(current)
 
+    def renew(self, job: Job, lease: Lease, *, ends_at_ms: int) -> Lease | None:
+        """See JobStore."""
+        refusals = self._table.transact(
+            [
+                Write(
+                    self._names.jobs,
+                    _job_key(job.tenant, job.job_id),
+                    check=True,
+                    condition="#status = :processing AND #fence = :fence",
+                    values={"processing": JobStatus.PROCESSING.value, "fence": lease.fence},
+                ),
+                Write(
+                    self._names.coordination,
+                    _lease_key(lease.cache_key),
+                    update="SET #ends_at_epoch_ms = :ends, #ttl_epoch_s = :ttl",
+                    condition="#token = :token AND #fence = :fence",
+                    values={
+                        "ends": ends_at_ms,
+                        "ttl": ends_at_ms // 1000 + ROW_OUTLIVES_LEASE_S,
+                        "token": lease.token,
+                        "fence": lease.fence,
+                    },
+                ),
+            ]
+        )
+        return None if refusals is not None else replace(lease, ends_at_epoch_ms=ends_at_ms)
+
+    def redrive(self, old: Job, new: Job) -> Applied | Moved:
+        """See JobStore."""
+        writes = [self._job_write(old, new)]
+        if not old.unsettled:  # else its place in the counter was never given back
+            writes.append(
+                Write(
+                    self._names.coordination,
+                    _counter_key(new),
+                    update="ADD #in_flight :one",
+                    values={"one": 1},
+                )
+            )
+        refusals = self._table.transact([*writes, self._claim_write(new, new.job_id)])
+        if refusals is not None and not refusals[0]:
+            # An equal job has the claim: both run, and the second finds the first one's result.
+            refusals = self._table.transact(writes)
+        if refusals is None:
+            return Applied(new)
+        return self._explain(refusals[0], old, new)
+
+    def settle(self, job: Job) -> None:
+        """See JobStore."""
+        if not job.unsettled:
+            return
+        mark = self._job_write(job, settled(job))
+        settling = self._closing_writes(job)
+        refusals = self._table.transact([mark, *settling])
+        if refusals is not None and not refusals[0]:
+            self._table.transact([mark, *settling[1:]])
+
     def release(self, lease: Lease) -> None:
         """See JobStore."""
         self._table.write(self._release_write(lease))
@@ -325,25 +369,77 @@ class DynamoDBJobs:
         )
         return refusal is None
 
+    def add_callback(self, job: Job, url: str) -> Applied | Moved:
+        """See JobStore."""
+        statuses = {f"open_{index}": status.value for index, status in enumerate(sorted(OPEN))}
+        refusal = self._table.write(
+            Write(
+                self._names.jobs,
+                _job_key(job.tenant, job.job_id),
+                update="ADD #callback_urls :urls",
+                condition=(
+                    f"#status IN ({', '.join(f':{status}' for status in statuses)}) AND ("
+                    "attribute_not_exists(#callback_urls) OR contains(#callback_urls, :url) "
+                    "OR size(#callback_urls) < :most)"
+                ),
+                values={"urls": {url}, "url": url, "most": MAX_CALLBACKS, **statuses},
+            )
+        )
+        if refusal is not None:
+            return Moved(self._seen(refusal, job))
+        return Applied(replace(job, callback_urls=tuple(sorted({*job.callback_urls, url}))))
+
+    def drop_callback(self, tenant: str, job_id: str, url: str) -> None:
+        """See JobStore."""
+        self._table.write(
+            Write(
+                self._names.jobs,
+                _job_key(tenant, job_id),
+                update="DELETE #callback_urls :urls",
+                condition="contains(#callback_urls, :url)",
+                values={"urls": {url}, "url": url},
+            )
+        )
+
     # ------------------------------------------------------------------ single writes
+
+    def _claim_write(self, job: Job, replacing: str | None) -> Write:
+        """Takes the claim when it is absent, ended, or that of `replacing`."""
+        ends_ms = job.deadline_epoch_ms + CLAIM_OUTLIVES_DEADLINE_MS
+        return Write(
+            self._names.coordination,
+            _claim_key(job),
+            item=_claim_key(job)
+            | {
+                "job_id": job.job_id,
+                "ends_at_epoch_ms": ends_ms,
+                "ttl_epoch_s": ends_ms // 1000,
+            },
+            condition=(
+                "attribute_not_exists(#job_id) OR #ends_at_epoch_ms < :now"
+                + (" OR #job_id = :replacing" if replacing else "")
+            ),
+            values={"now": self._clock.now_ms(), "replacing": replacing},
+        )
 
     def _job_write(self, old: Job, new: Job) -> Write:
         """The difference, on the condition that the row is as `old` was read."""
         update, values = changes(_values_of(old), _values_of(new))
-        status, fence, attempts_total = old.version
+        status, fence, attempts_total, revision = old.version
         return Write(
             self._names.jobs,
             _job_key(old.tenant, old.job_id),
             update=update,
             condition=(
                 "#status = :old_status AND #fence = :old_fence "
-                "AND #attempts_total = :old_attempts_total"
+                "AND #attempts_total = :old_attempts_total AND #revision = :old_revision"
             ),
             values={
                 **values,
                 "old_status": status.value,
                 "old_fence": fence,
                 "old_attempts_total": attempts_total,
+                "old_revision": revision,
             },
         )
 
@@ -367,8 +463,9 @@ class DynamoDBJobs:
 
     def _settling_writes(self, old: Job, new: Job) -> list[Write]:
         """Claim (first) and counter of a job that ends here."""
-        if not old.open or new.status not in {*_SETTLING, JobStatus.DEAD_LETTERED}:
-            return []
+        return self._closing_writes(old) if old.open and not new.open else []
+
+    def _closing_writes(self, old: Job) -> list[Write]:
         return [
             Write(
                 self._names.coordination,
@@ -422,6 +519,7 @@ def _values_of(job: Job) -> dict[str, Any]:
     values = {name: getattr(job, name) for name in _PLAIN}
     values["status"] = job.status.value
     values["metadata"] = job.metadata or None
+    values["callback_urls"] = set(job.callback_urls) or None
     values["input_inline"], values["input_ref"] = job.input.inline, job.input.ref
     values["result_inline"] = job.result.inline if job.result else None
     values["result_ref"] = job.result.ref if job.result else None
@@ -437,6 +535,7 @@ def _job_of(values: Mapping[str, Any]) -> Job:
         **plain,
         status=JobStatus(values["status"]),
         metadata=values.get("metadata", {}),
+        callback_urls=tuple(sorted(values.get("callback_urls", ()))),
         input=Payload(values.get("input_inline"), values.get("input_ref")),
         result=(
             Payload(values.get("result_inline"), values.get("result_ref")) if has_result else None

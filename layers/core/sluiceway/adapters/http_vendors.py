@@ -6,14 +6,14 @@ never ends. Here the whole call runs under `asyncio.timeout`, headers and name r
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sluiceway.adapters import anthropic_wire, openai_wire
 from sluiceway.domain import strict_json
 from sluiceway.domain.backoff import parse_retry_after
-from sluiceway.domain.errors import RejectedError, VendorError
+from sluiceway.domain.errors import CallAbortedError, RejectedError, VendorError
 from sluiceway.ports import Clock, VendorAnswer, VendorCall
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class HttpVendors:
         started_ms = self._clock.now_ms()
         if self._runner is None:
             self._runner = asyncio.Runner()
-        reply = self._runner.run(self._exchange(url, headers, body, call))
+        reply = self._runner.run(_while_wanted(self._exchange(url, headers, body, call), call))
         latency_ms = self._clock.now_ms() - started_ms
         return _read(reply, wire, latency_ms, call, now_s=self._clock.now_ms() / 1000)
 
@@ -161,6 +161,22 @@ class HttpVendors:
                 f"The connection to the vendor failed ({type(error).__name__}).",
                 retryable=True,
             ) from error
+
+
+async def _while_wanted(exchange: Coroutine[Any, Any, _Reply], call: VendorCall) -> _Reply:
+    """The exchange's reply; CallAbortedError as soon as nobody wants it any more.
+
+    Asking blocks, so a thread does it; the asking ends with the exchange, and never after it.
+    """
+    exchanging = asyncio.create_task(exchange)
+    try:
+        while not (await asyncio.wait({exchanging}, timeout=call.ask_every_s))[0]:
+            if not await asyncio.to_thread(call.still_wanted):
+                raise CallAbortedError("The call is no longer wanted.")
+        return exchanging.result()
+    finally:
+        if exchanging.cancel():
+            await asyncio.wait({exchanging})
 
 
 def _read(

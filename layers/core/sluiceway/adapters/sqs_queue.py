@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 SEND_LIMIT_S = 3.0
 """A send that was decided ends or is given up within it, so the client's timeouts
 must add up to less and it must not retry: bootstrap.py sets both."""
+MAX_DELAY_S = 900
 
 
 class SQSJobQueue:
@@ -35,9 +36,9 @@ class SQSJobQueue:
         self._queue_urls = queue_urls
         self._on_failure = on_failure
 
-    def send(self, job: Job) -> bool:
+    def send(self, job: Job, *, delay_s: int = 0) -> bool:
         """See JobQueue."""
-        extra: dict[str, Any] = {}
+        extra: dict[str, Any] = {"DelaySeconds": min(MAX_DELAY_S, delay_s)} if delay_s else {}
         if job.trace_header:
             extra["MessageSystemAttributes"] = {
                 "AWSTraceHeader": {"DataType": "String", "StringValue": job.trace_header}
@@ -53,6 +54,18 @@ class SQSJobQueue:
             self._on_failure(type(error).__name__)
             return False
         return True
+
+    def backlog(self, lane: str) -> int:
+        """See JobQueue."""
+        attributes = self._client.get_queue_attributes(
+            QueueUrl=self._queue_urls[lane],
+            AttributeNames=[
+                "ApproximateNumberOfMessages",
+                "ApproximateNumberOfMessagesDelayed",
+                "ApproximateNumberOfMessagesNotVisible",
+            ],
+        )["Attributes"]
+        return sum(map(int, attributes.values()))
 
     def give_back(self, lane: str, receipt: str, delay_s: float) -> None:
         """See JobQueue. A message that is gone or visible already is left alone."""

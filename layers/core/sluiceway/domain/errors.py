@@ -75,6 +75,12 @@ class MethodNotAllowedError(RejectedError):
     code = "method_not_allowed"
 
 
+class NotCancellableError(RejectedError):
+    """The job has ended otherwise."""
+
+    code = "not_cancellable"
+
+
 class ResultExpiredError(RejectedError):
     """The job is known, but its result is past its retention."""
 
@@ -140,6 +146,26 @@ class VendorError(SluicewayError):
         self.http_status = http_status
         self.retry_after_s = retry_after_s
         self.vendor_request_id = vendor_request_id
+
+
+class CallAbortedError(SluicewayError):
+    """The lease was lost or the job cancelled while the vendor was being called."""
+
+
+# ------------------------------------------------------------------ what the outside is told
+
+
+class NotPublishedError(SluicewayError):
+    """Events or webhooks are left that neither the bus nor the queue has taken."""
+
+
+class WebhookError(SluicewayError):
+    """An attempt at a webhook got no HTTP reply; another may."""
+
+    def __init__(self, reason: str, message: str = "") -> None:
+        """`reason`: a word for operators. The text holds no URL, no address and no secret."""
+        super().__init__(message or reason)
+        self.reason = reason
 
 
 # ------------------------------------------------------------------ configuration

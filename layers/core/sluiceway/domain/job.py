@@ -1,9 +1,13 @@
 """The job: its row, its states, and the transitions between them.
 
     queued ──> processing ──> completed
-                 │   ^  └───> failed ──> dead_lettered
-                 v   │
+                 │   ^  └───> failed ──> dead_lettered ──> failed (discarded)
+                 v   │           └────────────┴──> queued (redriven)
                retrying
+    queued | retrying | processing ──> cancelled
+
+A parked job is an open one with a `not_before_epoch_ms`, and without a message: the sweeper sends
+it again then.
 
 A transition takes the job as it was read and gives the job as it shall be written. The store writes
 the difference, on the condition that nobody moved the job in between (`Job.version`).
@@ -11,6 +15,7 @@ the difference, on the condition that nobody moved the job in between (`Job.vers
 
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import Any
 
 from sluiceway.domain.payload import Payload
 
@@ -18,6 +23,13 @@ MAX_RECEIVES = 10
 """After so many receives SQS moves a message to the dead-letter queue (template.yaml)."""
 
 LAST_ERRORS = 5
+LAST_RETURN_RECEIVE = 6
+"""From the next receive on, the message of an open job is never given back: it is parked instead.
+So only crashes on receives 7 to 10 bring the message of an open job to the dead-letter queue."""
+
+LONGEST_RETURN_S = 120.0
+"""Longer waits are parked: a message that waits in a lane counts as backlog."""
+
 CLAIM_OUTLIVES_DEADLINE_MS = 3_600_000
 """So that a claim never ends while its job is open, whatever the clocks say."""
 
@@ -28,6 +40,19 @@ RESEND_AFTER_SUBMIT_MS = 120_000
 FUNCTION_END_MARGIN_MS = 30_000
 RESEND_AFTER_BACKOFF_MS = 120_000
 DEAD_LETTER_MARK_AFTER_MS = 15 * 60_000
+REDRIVE_AFTER_FAILURE_MS = 5_000
+"""A message of a failed job is a redrive only when it was enqueued so much after the failure: by
+then every send that was decided before has ended."""
+
+SEND_STARTS_WITHIN_MS = 1_000
+"""After the write that decided a send; one that can't is left to the next sweep. With the client's
+timeouts every send ends within 3 s of its decision, and so before REDRIVE_AFTER_FAILURE_MS."""
+
+LAST_BOUNCE_AFTER_FAILURE_MS = 10_000
+"""A failed job's message goes to the dead-letter queue no earlier: its copies are in by then."""
+
+RESEND_FIRST_MS = 120_000
+RESEND_LONGEST_MS = 15 * 60_000
 DUE_SHARDS = 8
 """The index on `due_at_epoch_ms` takes every write of an open job; a partition takes 1,000/s."""
 
@@ -89,8 +114,15 @@ class Job:
     deadline_epoch_ms: int = 0
     redrives: int = 0
 
+    revision: int = 0
+    """Grows by one in each transition."""
+
     # Raised by a duplicate that is more urgent
     lane: str = "interactive"
+
+    # Written at submit, added to by a duplicate, taken away when an address says 410
+    callback_urls: tuple[str, ...] = ()
+    """Where the job's webhooks go, in alphabetical order. A part of no key and of no log."""
 
     # Each transition
     status: JobStatus = JobStatus.QUEUED
@@ -98,6 +130,8 @@ class Job:
     """When somebody has to look at the job again if nobody moved it."""
     due_shard: str | None = None
     """Key of the sparse index; there as long as `due_at_epoch_ms` is."""
+    resends: int = 0
+    """How often the sweeper moved `due_at_epoch_ms` since the last transition."""
 
     # Each start
     attempts: int = 0
@@ -109,8 +143,13 @@ class Job:
     queue_wait_ms: int | None = None
     """From the enqueueing to the first start."""
 
-    # A retry
+    called_at_epoch_ms: int | None = None
+    """Just before a call, where an unknown outcome must not be repeated; gone when it is known."""
+
+    # A retry, and parking
     not_before_epoch_ms: int | None = None
+    parked: bool = False
+    """Its message was acknowledged; the sweeper sends another."""
 
     # Each failed attempt
     error: JobError | None = None
@@ -130,6 +169,8 @@ class Job:
     """What the answer cost when it was paid for, when this job had it from the cache."""
     vendor_request_id: str | None = None
     upstream_latency_ms: int | None = None
+    discarded: bool = False
+    """An operator gave up on it: its messages are acknowledged."""
     unsettled: bool = False
     """The end was written without closing claim and counter; the sweeper does it."""
 
@@ -139,14 +180,14 @@ class Job:
         return self.status in OPEN
 
     @property
-    def version(self) -> tuple[JobStatus, int, int]:
-        """What a write compares: no transition leaves all three as they were."""
-        return self.status, self.fence, self.attempts_total
+    def version(self) -> tuple[JobStatus, int, int, int]:
+        """What a write compares: no transition leaves all of it as it was."""
+        return self.status, self.fence, self.attempts_total, self.revision
 
 
 def submitted(job: Job) -> Job:
     """`job` as it enters the table."""
-    return _due(job, job.created_at_epoch_ms + RESEND_AFTER_SUBMIT_MS)
+    return _moved(job, due_at_ms=job.created_at_epoch_ms + RESEND_AFTER_SUBMIT_MS)
 
 
 def started(job: Job, *, fence: int, now_ms: int, receives: int, function_ends_ms: int) -> Job:
@@ -154,20 +195,23 @@ def started(job: Job, *, fence: int, now_ms: int, receives: int, function_ends_m
     wait_ms = job.queue_wait_ms
     if wait_ms is None:
         wait_ms = max(0, now_ms - job.enqueued_at_epoch_ms)
-    return _due(
-        replace(
-            job,
-            status=JobStatus.PROCESSING,
-            fence=fence,
-            attempts=job.attempts + 1,
-            attempts_total=job.attempts_total + 1,
-            receives=receives,
-            started_at_epoch_ms=now_ms,
-            queue_wait_ms=wait_ms,
-            not_before_epoch_ms=None,
-        ),
-        function_ends_ms + FUNCTION_END_MARGIN_MS,
+    return _moved(
+        job,
+        due_at_ms=function_ends_ms + FUNCTION_END_MARGIN_MS,
+        status=JobStatus.PROCESSING,
+        fence=fence,
+        attempts=job.attempts + 1,
+        attempts_total=job.attempts_total + 1,
+        receives=receives,
+        started_at_epoch_ms=now_ms,
+        queue_wait_ms=wait_ms,
+        called_at_epoch_ms=job.called_at_epoch_ms,
     )
+
+
+def called(job: Job, *, now_ms: int) -> Job:
+    """The vendor is about to be called, and the outcome is unknown until it is written."""
+    return replace(job, called_at_epoch_ms=now_ms, revision=job.revision + 1)
 
 
 def completed(
@@ -188,39 +232,46 @@ def completed(
 
     `attempt_taken_back`: this worker's own attempt was counted, but it called nobody.
     """
-    taken_back = int(attempt_taken_back)
-    return _not_due(
-        replace(
-            job,
-            status=JobStatus.COMPLETED,
-            attempts=job.attempts - taken_back,
-            attempts_total=job.attempts_total - taken_back,
-            completed_at_epoch_ms=now_ms,
-            result=result,
-            result_source=source,
-            input_tokens=input_tokens,
-            output_tokens=output_tokens,
-            cost_nanos=cost_nanos,
-            saved_nanos=saved_nanos,
-            vendor_request_id=vendor_request_id,
-            upstream_latency_ms=upstream_latency_ms,
-            not_before_epoch_ms=None,
-            error=None,
-        )
+    return _moved(
+        _taken_back(job) if attempt_taken_back else job,
+        status=JobStatus.COMPLETED,
+        completed_at_epoch_ms=now_ms,
+        result=result,
+        result_source=source,
+        input_tokens=input_tokens,
+        output_tokens=output_tokens,
+        cost_nanos=cost_nanos,
+        saved_nanos=saved_nanos,
+        vendor_request_id=vendor_request_id,
+        upstream_latency_ms=upstream_latency_ms,
+        error=None,
     )
 
 
-def retrying(job: Job, error: JobError, *, not_before_ms: int) -> Job:
+def retrying(job: Job, error: JobError, *, not_before_ms: int, parked: bool = False) -> Job:
     """The attempt failed, another will come. Never before `not_before_ms`."""
-    return _due(
-        replace(
-            job,
-            status=JobStatus.RETRYING,
-            not_before_epoch_ms=not_before_ms,
-            error=error,
-            last_errors=(*job.last_errors, error)[-LAST_ERRORS:],
-        ),
-        not_before_ms + RESEND_AFTER_BACKOFF_MS,
+    return _moved(
+        job,
+        due_at_ms=not_before_ms if parked else not_before_ms + RESEND_AFTER_BACKOFF_MS,
+        status=JobStatus.RETRYING,
+        not_before_epoch_ms=not_before_ms,
+        parked=parked,
+        error=error,
+        last_errors=(*job.last_errors, error)[-LAST_ERRORS:],
+    )
+
+
+def parked(job: Job, *, not_before_ms: int) -> Job:
+    """The job waits without a message; no attempt is spent on waiting.
+
+    A processing job whose worker died stays so: its outcome is still unknown.
+    """
+    return _moved(
+        job,
+        due_at_ms=not_before_ms,
+        not_before_epoch_ms=not_before_ms,
+        parked=True,
+        called_at_epoch_ms=job.called_at_epoch_ms,
     )
 
 
@@ -237,27 +288,79 @@ def failed(
     On the message's last receive the job is dead_lettered at once: SQS moves the message at the
     next receive, and nobody would come by to write it then.
     """
-    ended = replace(
+    return _moved(
         job,
+        due_at_ms=None if last_receive else now_ms + DEAD_LETTER_MARK_AFTER_MS,
         status=JobStatus.DEAD_LETTERED if last_receive else JobStatus.FAILED,
         failed_at_epoch_ms=now_ms,
         vendor_request_id=vendor_request_id,
-        not_before_epoch_ms=None,
         error=error,
         last_errors=(*job.last_errors, error)[-LAST_ERRORS:],
-    )
-    if last_receive:
-        return _not_due(ended)
-    return replace(
-        ended,
-        due_at_epoch_ms=now_ms + DEAD_LETTER_MARK_AFTER_MS,
-        due_shard=due_shard(job.job_id),
     )
 
 
 def dead_lettered(job: Job) -> Job:
     """A failed job whose message is on its last receive."""
-    return _not_due(replace(job, status=JobStatus.DEAD_LETTERED))
+    return _moved(job, due_at_ms=_due_while_unsettled(job), status=JobStatus.DEAD_LETTERED)
+
+
+def cancelled(job: Job, *, now_ms: int) -> Job:
+    """The partner wants no result any more."""
+    return _moved(job, status=JobStatus.CANCELLED, completed_at_epoch_ms=now_ms)
+
+
+def redriven(job: Job, *, now_ms: int, lane: str, due_at_ms: int) -> Job:
+    """An operator gives a failed job another run: fresh attempts, a fresh deadline."""
+    deadline_ms = now_ms + job.deadline_s * 1000
+    return _moved(
+        replace(job, deadline_epoch_ms=deadline_ms),
+        due_at_ms=due_at_ms,
+        status=JobStatus.QUEUED,
+        attempts=0,
+        redrives=job.redrives + 1,
+        lane=lane,
+        enqueued_at_epoch_ms=now_ms,
+        queue_wait_ms=None,
+        failed_at_epoch_ms=None,
+        unsettled=False,
+        error=None,
+        ttl_epoch_s=deadline_ms // 1000 + ROW_OUTLIVES_DEADLINE_S,
+    )
+
+
+def discarded(job: Job, *, now_ms: int) -> Job:
+    """An operator gives up on a dead-lettered job; its messages are acknowledged from here on."""
+    error = JobError(
+        code="discarded",
+        message="An operator discarded the job.",
+        retryable=False,
+        attempt=job.attempts,
+        at_epoch_ms=now_ms,
+        error_class="SluicewayError",
+    )
+    return _moved(
+        job,
+        due_at_ms=_due_while_unsettled(job),
+        status=JobStatus.FAILED,
+        discarded=True,
+        error=error,
+        last_errors=(*job.last_errors, error)[-LAST_ERRORS:],
+    )
+
+
+def settled(job: Job) -> Job:
+    """Claim and counter of a job that ended without them are written."""
+    waits_for_mark = job.status is JobStatus.FAILED and not job.discarded
+    mark_ms = (job.failed_at_epoch_ms or 0) + DEAD_LETTER_MARK_AFTER_MS
+    return _moved(job, due_at_ms=mark_ms if waits_for_mark else None, unsettled=False)
+
+
+def next_look_ms(job: Job, now_ms: int) -> int:
+    """When the sweeper looks again after this look: doubling, and never past the deadline."""
+    at_ms = now_ms + min(RESEND_LONGEST_MS, RESEND_FIRST_MS << min(job.resends, 10))
+    if job.status in {JobStatus.QUEUED, JobStatus.RETRYING}:
+        at_ms = min(at_ms, max(job.deadline_epoch_ms, now_ms + 1000))
+    return at_ms
 
 
 def due_shard(job_id: str) -> str:
@@ -265,12 +368,35 @@ def due_shard(job_id: str) -> str:
     return str(sum(job_id.encode()) % DUE_SHARDS)
 
 
-def _due(job: Job, at_ms: int) -> Job:
-    """Never past the deadline, so that a job that waits is seen when its deadline comes."""
-    if job.status is not JobStatus.PROCESSING:
-        at_ms = min(at_ms, job.deadline_epoch_ms)
-    return replace(job, due_at_epoch_ms=at_ms, due_shard=due_shard(job.job_id))
+def _due_while_unsettled(job: Job) -> int | None:
+    """The sweeper must still find a job whose claim and counter are open."""
+    return job.due_at_epoch_ms if job.unsettled else None
 
 
-def _not_due(job: Job) -> Job:
-    return replace(job, due_at_epoch_ms=None, due_shard=None)
+def _taken_back(job: Job) -> Job:
+    return replace(job, attempts=job.attempts - 1, attempts_total=job.attempts_total - 1)
+
+
+def _moved(job: Job, *, due_at_ms: int | None = None, **changes: Any) -> Job:
+    """A transition: what it doesn't name of the last one's waiting is over.
+
+    `due_at_ms` is never past the deadline while the job waits, so that it is seen then.
+    """
+    moved = replace(
+        job,
+        **{
+            "revision": job.revision + 1,
+            "resends": 0,
+            "not_before_epoch_ms": None,
+            "parked": False,
+            "called_at_epoch_ms": None,
+            **changes,
+        },
+    )
+    if due_at_ms is not None and moved.status in {JobStatus.QUEUED, JobStatus.RETRYING}:
+        due_at_ms = min(due_at_ms, moved.deadline_epoch_ms)
+    return replace(
+        moved,
+        due_at_epoch_ms=due_at_ms,
+        due_shard=None if due_at_ms is None else due_shard(job.job_id),
+    )

@@ -11,11 +11,13 @@ from pydantic import (
     StringConstraints,
     Tag,
     ValidationError,
+    ValidationInfo,
     field_validator,
 )
 
 from sluiceway.domain import strict_json
 from sluiceway.domain.errors import PayloadTooLargeError, ValidationFailedError
+from sluiceway.domain.webhook import target_of
 
 MAX_BODY_BYTES = 1024 * 1024
 """Of the decoded body."""
@@ -75,6 +77,7 @@ class SubmitRequest(_Strict):
     metadata: Annotated[
         dict[ShortText, Annotated[str, StringConstraints(max_length=512)]], Field(max_length=16)
     ] = Field(default_factory=dict)
+    callback_url: str | None = None
     deadline_s: Annotated[int, Field(ge=1, le=MAX_DEADLINE_S)] = DEFAULT_DEADLINE_S
 
     @field_validator("options")
@@ -87,6 +90,13 @@ class SubmitRequest(_Strict):
             raise ValueError("n may only be 1: a job has one result")
         return options
 
+    @field_validator("callback_url")
+    @classmethod
+    def _callback_may_be_called(cls, url: str | None, info: ValidationInfo) -> str | None:
+        if url is not None:
+            target_of(url, local=bool((info.context or {}).get("local")))
+        return url
+
     def plain_input(self) -> Any:
         """`input` as JSON values: the text, or `{"messages": [...]}` with what came in only."""
         if isinstance(self.input, str):
@@ -94,8 +104,8 @@ class SubmitRequest(_Strict):
         return self.input.model_dump(exclude_unset=True)
 
 
-def parse_submit(body: bytes) -> SubmitRequest:
-    """The request in `body`.
+def parse_submit(body: bytes, *, local: bool = False) -> SubmitRequest:
+    """The request in `body`. In `local` mode a callback may go anywhere.
 
     Raises PayloadTooLargeError, InvalidRequestError (not JSON as we take it) or
     ValidationFailedError, which names each wrong member and repeats none of its text.
@@ -106,7 +116,7 @@ def parse_submit(body: bytes) -> SubmitRequest:
     if not isinstance(value, dict):
         raise ValidationFailedError("The body is not a JSON object.")
     try:
-        return SubmitRequest.model_validate(value)
+        return SubmitRequest.model_validate(value, context={"local": local})
     except ValidationError as error:
         faults = tuple(
             {"field": _path(fault["loc"]), "message": fault["msg"]}

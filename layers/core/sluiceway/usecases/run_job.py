@@ -6,9 +6,24 @@ from dataclasses import dataclass
 from sluiceway.domain import backoff, strict_json
 from sluiceway.domain import job as transitions
 from sluiceway.domain.catalogue import FINISH_MARGIN_S, Catalogue, Model, Vendor
-from sluiceway.domain.errors import ModelNotFoundError, VendorError
+from sluiceway.domain.errors import (
+    CallAbortedError,
+    ModelNotFoundError,
+    StoreBusyError,
+    VendorError,
+)
 from sluiceway.domain.freshness import CacheEntry
-from sluiceway.domain.job import MAX_RECEIVES, Job, JobError, JobStatus
+from sluiceway.domain.job import (
+    LAST_BOUNCE_AFTER_FAILURE_MS,
+    LAST_RETURN_RECEIVE,
+    LONGEST_RETURN_S,
+    MAX_RECEIVES,
+    REDRIVE_AFTER_FAILURE_MS,
+    RESEND_AFTER_SUBMIT_MS,
+    Job,
+    JobError,
+    JobStatus,
+)
 from sluiceway.domain.lease import Lease
 from sluiceway.domain.payload import INLINE_RESULT_BYTES
 from sluiceway.ports import (
@@ -38,6 +53,9 @@ class Delivery:
     job_id: str
     receives: int
     """SQS's ApproximateReceiveCount, from 1."""
+    enqueued_at_ms: int
+    """When the message entered its lane: a redriven one, when it was moved back."""
+    lane: str
     function_ends_ms: int
     """When Lambda will stop this worker."""
 
@@ -86,19 +104,20 @@ def run_job(delivery: Delivery, worker: Worker) -> Decision:
         decision = _step(job, delivery, worker)
         if decision is not None:
             return decision
-    return GiveBack(backoff.contention_delay_s(delivery.receives, rand=worker.rand()))
+    return _later(delivery, worker)
 
 
 def _step(job: Job, delivery: Delivery, worker: Worker) -> Decision | None:
     """One decision on the job as it was read; None: it moved, look again."""
     now_ms = worker.clock.now_ms()
-    if job.status in {JobStatus.COMPLETED, JobStatus.CANCELLED}:
+    if job.status in {JobStatus.COMPLETED, JobStatus.CANCELLED} or job.discarded:
         return Acknowledge()
     if not job.open:
         return _send_on(job, delivery, worker)
     early_ms = (job.not_before_epoch_ms or 0) - now_ms
     if early_ms > 0:
-        return GiveBack(early_ms / 1000)
+        # A parked job's copy: the sweeper sends another in time.
+        return Acknowledge() if job.parked else _wait(job, delivery, worker, early_ms / 1000)
     refusal = _refusal(job, now_ms, worker)
     if refusal is not None:
         return _fail(job, refusal, delivery, worker, lease=None)
@@ -121,7 +140,39 @@ def _step(job: Job, delivery: Delivery, worker: Worker) -> Decision | None:
     if isinstance(outcome, LeaseHeld):
         return _wait_for_lease(job, delivery, worker, own=outcome.by_this_job)
     worker.telemetry.event("lease_acquired", outcome.job)
-    return _work(outcome.job, outcome.lease, delivery, worker)
+    unknown = job.called_at_epoch_ms is not None
+    return _work(outcome.job, outcome.lease, delivery, worker, unknown=unknown)
+
+
+def _wait(
+    job: Job, delivery: Delivery, worker: Worker, delay_s: float | None = None
+) -> Decision | None:
+    """The message of an open job comes back later; from the 7th receive on the job is parked.
+
+    Without `delay_s`, as long as one waits for somebody else's lease. None: the job moved.
+    """
+    if delay_s is None:
+        delay_s = backoff.contention_delay_s(delivery.receives, rand=worker.rand())
+    if not _parks(delivery, delay_s):
+        return GiveBack(delay_s)
+    until_ms = worker.clock.now_ms() + round(delay_s * 1000)
+    new = transitions.parked(job, not_before_ms=until_ms)
+    if not isinstance(worker.jobs.apply(job, new), Applied):
+        return None
+    worker.telemetry.event("job_parked", new)
+    return Acknowledge()
+
+
+def _parks(delivery: Delivery, delay_s: float) -> bool:
+    """Whether a wait of this message is one without it."""
+    return delivery.receives > LAST_RETURN_RECEIVE or delay_s > LONGEST_RETURN_S
+
+
+def _later(delivery: Delivery, worker: Worker) -> Decision:
+    """For a job that somebody else moves: its message, or the sweeper, looks again."""
+    if delivery.receives > LAST_RETURN_RECEIVE:
+        return Acknowledge()
+    return GiveBack(backoff.contention_delay_s(delivery.receives, rand=worker.rand()))
 
 
 def _refusal(job: Job, now_ms: int, worker: Worker) -> JobError | None:
@@ -132,12 +183,17 @@ def _refusal(job: Job, now_ms: int, worker: Worker) -> JobError | None:
         model = worker.catalogue.model(job.model)
     except ModelNotFoundError:
         return _error(job, "vendor_rejected", "The model is no longer in the catalogue.", now_ms)
+    if job.called_at_epoch_ms is not None and _fresh_entry(job, worker) is None:
+        return _error(job, "outcome_unknown", _UNKNOWN, now_ms)
     if job.attempts >= model.max_attempts:
         if job.status is JobStatus.PROCESSING:
             message = "The worker ended without a word in each of the last attempts."
             return _error(job, "worker_crashed", message, now_ms)
         return _error(job, "attempts_exhausted", "All attempts are used up.", now_ms)
     return None
+
+
+_UNKNOWN = "A worker died during the call, and this vendor may not be asked twice."
 
 
 def _wait_for_lease(job: Job, delivery: Delivery, worker: Worker, *, own: bool) -> Decision | None:
@@ -148,24 +204,57 @@ def _wait_for_lease(job: Job, delivery: Delivery, worker: Worker, *, own: bool) 
     if entry is not None:
         return _complete_from_cache(job, entry, worker, lease=None)
     worker.telemetry.event("lease_contention", job)
-    return GiveBack(backoff.contention_delay_s(delivery.receives, rand=worker.rand()))
+    return _wait(job, delivery, worker)
 
 
-def _work(job: Job, lease: Lease, delivery: Delivery, worker: Worker) -> Decision:
-    """The attempt itself, with the lease in hand."""
+def _work(job: Job, lease: Lease, delivery: Delivery, worker: Worker, *, unknown: bool) -> Decision:
+    """The attempt itself, with the lease in hand. `unknown`: an earlier call's outcome is."""
     entry = _fresh_entry(job, worker)
     if entry is not None:
-        return _complete_from_cache(job, entry, worker, lease=lease) or _lost(job, lease, worker)
+        decision = _complete_from_cache(job, entry, worker, lease=lease)
+        return decision or _lost(job, lease, delivery, worker)
+    if unknown:  # There was an entry before the start, and it is gone.
+        reason = _error(job, "outcome_unknown", _UNKNOWN, worker.clock.now_ms())
+        decision = _fail(job, reason, delivery, worker, lease=lease)
+        return decision or _lost(job, lease, delivery, worker)
     model = worker.catalogue.model(job.model)
     vendor = worker.catalogue.vendor_of(model)
+    if vendor.on_unknown_outcome == "fail":
+        marked = transitions.called(job, now_ms=worker.clock.now_ms())
+        if not isinstance(worker.jobs.apply(job, marked), Applied):
+            return _lost(job, lease, delivery, worker)
+        job = marked
+    held = lease
+
+    def still_wanted() -> bool:
+        """Renews the lease; False when it was lost or the job was cancelled."""
+        nonlocal held
+        now_ms = worker.clock.now_ms()
+        ends_at_ms = min(now_ms + worker.lease_ms, delivery.function_ends_ms)
+        try:
+            renewed = worker.jobs.renew(job, held, ends_at_ms=ends_at_ms)
+        except StoreBusyError:
+            return held.working_time_ms(now_ms) > 0
+        held = renewed or held
+        return renewed is not None
+
     try:
-        answer = _call(job, model, vendor, lease, worker)
+        answer = _call(job, model, vendor, lease, worker, still_wanted)
     except VendorError as error:
-        return _after_error(job, error, model, delivery, worker, lease)
-    return _complete(job, answer, model, lease, worker)
+        return _after_error(job, error, model, delivery, worker, held)
+    except CallAbortedError:
+        return _lost(job, held, delivery, worker)
+    return _complete(job, answer, model, delivery, held, worker)
 
 
-def _call(job: Job, model: Model, vendor: Vendor, lease: Lease, worker: Worker) -> VendorAnswer:
+def _call(
+    job: Job,
+    model: Model,
+    vendor: Vendor,
+    lease: Lease,
+    worker: Worker,
+    still_wanted: Callable[[], bool],
+) -> VendorAnswer:
     """One request on the wire. Raises VendorError, also when no time is left to begin it."""
     body = payloads_of.load(job.input, payloads=worker.payloads)
     left_s = lease.working_time_ms(worker.clock.now_ms()) / 1000 - FINISH_MARGIN_S / 2
@@ -180,12 +269,18 @@ def _call(job: Job, model: Model, vendor: Vendor, lease: Lease, worker: Worker) 
                 idempotency_key=job.job_id,
                 timeout_s=min(model.timeout_s.max, left_s),
                 retry_after_max_s=worker.catalogue.service.retry_after_max_s,
+                still_wanted=still_wanted,
             )
         )
 
 
 def _complete(
-    job: Job, answer: VendorAnswer, model: Model, lease: Lease, worker: Worker
+    job: Job,
+    answer: VendorAnswer,
+    model: Model,
+    delivery: Delivery,
+    lease: Lease,
+    worker: Worker,
 ) -> Decision:
     """Keeps the paid answer: in the job, and in the cache when it is whole."""
     document: dict[str, object] = {"text": answer.text, "finish_reason": answer.finish_reason}
@@ -231,7 +326,7 @@ def _complete(
         )
     written = _write(job, new, worker, lease=lease, entry=entry)
     if not isinstance(written, Applied):
-        return _lost(job, lease, worker)
+        return _lost(job, lease, delivery, worker)
     worker.telemetry.event("job_completed", written.job)
     return Acknowledge()
 
@@ -290,11 +385,15 @@ def _after_error(
             lease=lease,
             vendor_request_id=error.vendor_request_id,
         )
-        return decision or _lost(job, lease, worker)
-    new = transitions.retrying(job, reason, not_before_ms=not_before_ms)
+        return decision or _lost(job, lease, delivery, worker)
+    parked = _parks(delivery, delay_s)
+    new = transitions.retrying(job, reason, not_before_ms=not_before_ms, parked=parked)
     if not isinstance(_write(job, new, worker, lease=lease), Applied):
-        return _lost(job, lease, worker)
+        return _lost(job, lease, delivery, worker)
     worker.telemetry.event("job_retrying", new)
+    if parked:
+        worker.telemetry.event("job_parked", new)
+        return Acknowledge()
     return GiveBack(delay_s)
 
 
@@ -324,7 +423,7 @@ def _fail(
     worker.telemetry.event("job_failed", new, **_about(reason))
     if last:
         worker.telemetry.event("job_dead_lettered", new)
-    return GiveBack()
+    return _bounce(new, delivery, worker)
 
 
 def _write(
@@ -353,12 +452,36 @@ def _write(
     return outcome
 
 
-def _send_on(job: Job, delivery: Delivery, worker: Worker) -> Decision:
-    """A message of a failed job: back at once, until SQS moves it to the dead-letter queue."""
+def _send_on(job: Job, delivery: Delivery, worker: Worker) -> Decision | None:
+    """A message of a failed job: an operator's redrive, or a leftover on its way to the DLQ.
+
+    None: the job was redriven, or moved.
+    """
+    failed_at_ms = job.failed_at_epoch_ms or 0
+    if delivery.enqueued_at_ms > failed_at_ms + REDRIVE_AFTER_FAILURE_MS:
+        now_ms = worker.clock.now_ms()
+        new = transitions.redriven(
+            job, now_ms=now_ms, lane=delivery.lane, due_at_ms=now_ms + RESEND_AFTER_SUBMIT_MS
+        )
+        if isinstance(worker.jobs.redrive(job, new), Applied):
+            worker.telemetry.event("job_redriven", new)
+        return None
     if delivery.receives >= MAX_RECEIVES and job.status is JobStatus.FAILED:
-        worker.jobs.apply(job, transitions.dead_lettered(job))
-        worker.telemetry.event("job_dead_lettered", job)
-    return GiveBack()
+        if isinstance(worker.jobs.apply(job, transitions.dead_lettered(job)), Applied):
+            worker.telemetry.event("job_dead_lettered", job)
+        return GiveBack()
+    return _bounce(job, delivery, worker)
+
+
+def _bounce(job: Job, delivery: Delivery, worker: Worker) -> Decision:
+    """Back at once, until SQS moves the message; the last time but one not too soon.
+
+    A send that was decided before the failure has ended by then: no copy comes later.
+    """
+    if delivery.receives != MAX_RECEIVES - 1:
+        return GiveBack()
+    until_ms = (job.failed_at_epoch_ms or 0) + LAST_BOUNCE_AFTER_FAILURE_MS
+    return GiveBack(max(0, until_ms - worker.clock.now_ms()) / 1000)
 
 
 def _fresh_entry(job: Job, worker: Worker) -> CacheEntry | None:
@@ -370,14 +493,16 @@ def _fresh_entry(job: Job, worker: Worker) -> CacheEntry | None:
     return entry
 
 
-def _lost(job: Job, lease: Lease, worker: Worker) -> Decision:
-    """Somebody else moved the job while we had it: nothing of ours is written.
-
-    The next delivery finds out what the job is now.
-    """
+def _lost(job: Job, lease: Lease, delivery: Delivery, worker: Worker) -> Decision:
+    """Somebody else moved the job while we had it: nothing of ours is written."""
     worker.jobs.release(lease)
     worker.telemetry.event("lease_lost", job)
-    return GiveBack(backoff.contention_delay_s(1, rand=worker.rand()))
+    current = worker.jobs.get(job.tenant, job.job_id)
+    if current is None or current.status in {JobStatus.COMPLETED, JobStatus.CANCELLED}:
+        return Acknowledge()
+    if not current.open:
+        return GiveBack()
+    return _later(delivery, worker)
 
 
 def _error(

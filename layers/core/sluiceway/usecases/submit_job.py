@@ -7,13 +7,20 @@ from dataclasses import dataclass, replace
 from sluiceway.domain import ids, strict_json
 from sluiceway.domain.catalogue import Catalogue, Model
 from sluiceway.domain.counters import shard_caps
-from sluiceway.domain.errors import QuotaExceededError, StoreBusyError
+from sluiceway.domain.errors import QuotaExceededError, StoreBusyError, ValidationFailedError
 from sluiceway.domain.freshness import CacheEntry
-from sluiceway.domain.job import ROW_OUTLIVES_DEADLINE_S, Job, submitted
+from sluiceway.domain.job import (
+    ROW_OUTLIVES_DEADLINE_S,
+    SEND_STARTS_WITHIN_MS,
+    Job,
+    submitted,
+)
 from sluiceway.domain.keys import Keys, Work, keys_of
 from sluiceway.domain.payload import INLINE_INPUT_BYTES
 from sluiceway.domain.request import SubmitRequest
+from sluiceway.domain.webhook import MAX_CALLBACKS
 from sluiceway.ports import (
+    Applied,
     CapReached,
     Claimed,
     Clock,
@@ -72,7 +79,8 @@ def submit_job(
 ) -> Hit | Accepted:
     """Answers a submit. An accepted job will end, whatever happens to its message.
 
-    Raises ModelNotFoundError, QuotaExceededError (in-flight cap), StoreBusyError.
+    Raises ModelNotFoundError, QuotaExceededError (in-flight cap), StoreBusyError, and
+    ValidationFailedError when the open job has as many callbacks as it may have.
     """
     model = catalogue.model(request.model)
     tenant = catalogue.tenant(caller.tenant)
@@ -103,6 +111,7 @@ def submit_job(
             trace_header=origin.trace_header,
             key_id=caller.key_id,
             metadata=request.metadata,
+            callback_urls=() if request.callback_url is None else (request.callback_url,),
             input=payloads_of.keep(
                 strict_json.dump({"input": request.plain_input(), "options": request.options}),
                 f"inputs/{caller.tenant}/{job_id}",
@@ -118,10 +127,10 @@ def submit_job(
             ttl_epoch_s=now_ms // 1000 + request.deadline_s + ROW_OUTLIVES_DEADLINE_S,
         )
     )
-    return _claim(job, shard_caps(tenant.in_flight), jobs=jobs, queue=queue)
+    return _claim(job, shard_caps(tenant.in_flight), jobs=jobs, queue=queue, clock=clock)
 
 
-def _claim(job: Job, caps: list[int], *, jobs: JobStore, queue: JobQueue) -> Accepted:
+def _claim(job: Job, caps: list[int], *, jobs: JobStore, queue: JobQueue, clock: Clock) -> Accepted:
     """Writes the job, or finds the one that has its claim."""
     replacing: str | None = None
     for _ in range(MAX_CLAIM_LOOKS):
@@ -134,18 +143,39 @@ def _claim(job: Job, caps: list[int], *, jobs: JobStore, queue: JobQueue) -> Acc
             queue.send(outcome.job)
             return Accepted(outcome.job, deduplicated=False)
         holder = jobs.get(job.tenant, outcome.job_id)
-        if holder is not None and holder.open:
-            return Accepted(_hurry(holder, job.lane, jobs=jobs, queue=queue), deduplicated=True)
+        if holder is not None and holder.open and (told := _tell_too(holder, job, jobs=jobs)):
+            told = _hurry(told, job.lane, jobs=jobs, queue=queue, clock=clock)
+            return Accepted(told, deduplicated=True)
         # The holder ended and its claim stayed, or ended in between: the claim counts as ended.
         replacing = outcome.job_id
     raise StoreBusyError("The job's claim kept changing hands.", retry_after_s=1)
 
 
-def _hurry(holder: Job, lane: str, *, jobs: JobStore, queue: JobQueue) -> Job:
+def _tell_too(holder: Job, job: Job, *, jobs: JobStore) -> Job | None:
+    """The holder with this request's callback; None when it has ended meanwhile.
+
+    Raises ValidationFailedError when the holder has as many callbacks as it may have.
+    """
+    for url in job.callback_urls:
+        if url not in holder.callback_urls:
+            outcome = jobs.add_callback(holder, url)
+            if isinstance(outcome, Applied):
+                holder = outcome.job
+            elif outcome.job is None or not outcome.job.open:
+                return None
+            else:
+                fault = {"field": "callback_url", "message": f"{MAX_CALLBACKS} at most for one job"}
+                raise ValidationFailedError("The job has too many callbacks.", errors=(fault,))
+    return holder
+
+
+def _hurry(holder: Job, lane: str, *, jobs: JobStore, queue: JobQueue, clock: Clock) -> Job:
     """A more urgent duplicate moves the job; its first message becomes a harmless copy."""
+    decided_ms = clock.now_ms()
     if lane == "interactive" and holder.lane == "batch" and jobs.raise_lane(holder):
         holder = replace(holder, lane="interactive")
-        queue.send(holder)
+        if clock.now_ms() - decided_ms <= SEND_STARTS_WITHIN_MS:  # else the sweeper sends it
+            queue.send(holder)
     return holder
 
 

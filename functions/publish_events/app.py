@@ -1,0 +1,39 @@
+"""The publisher: tells the event bus and the webhook queue of jobs that have ended."""
+
+from typing import Any
+
+from aws_lambda_powertools.utilities.typing import LambdaContext
+from sluiceway import bootstrap
+from sluiceway.adapters.dynamodb_stream import event_of
+from sluiceway.bootstrap import PublishDeps
+from sluiceway.domain.webhook import JobEvent
+from sluiceway.usecases.publish_events import publish_events
+
+
+def handler(event: dict[str, Any], context: LambdaContext) -> None:
+    """Takes a batch of the Jobs table's stream."""
+    handle(event, context, bootstrap.publish_deps())
+
+
+def handle(event: dict[str, Any], context: LambdaContext, deps: PublishDeps) -> None:
+    """Raises when anything is left, so that the stream brings the batch again, or halves of it.
+
+    A reported partial failure would do less on AWS and lose the record on emulators.
+    """
+    with deps.telemetry.invocation(context):
+        publish_events(
+            [told for record in event["Records"] if (told := _read(record, deps))],
+            bus=deps.bus,
+            webhooks=deps.webhooks,
+            telemetry=deps.telemetry,
+            pause=deps.pause,
+        )
+
+
+def _read(record: dict[str, Any], deps: PublishDeps) -> JobEvent | None:
+    """A record that can't be read never can be: it mustn't hold up its shard."""
+    try:
+        return event_of(record)
+    except (KeyError, TypeError, ValueError) as error:
+        deps.telemetry.event("record_unreadable", error_class=type(error).__name__)
+        return None

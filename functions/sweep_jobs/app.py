@@ -1,0 +1,20 @@
+"""The sweeper: each minute, jobs that got stuck are helped on. May be invoked by hand with `{}`."""
+
+from dataclasses import asdict
+from typing import Any
+
+from aws_lambda_powertools.utilities.typing import LambdaContext
+from sluiceway import bootstrap
+from sluiceway.bootstrap import SweepDeps
+from sluiceway.usecases.sweep_jobs import sweep_jobs
+
+
+def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, int]:
+    """Answers any event with what the sweep did, in jobs."""
+    return handle(event, context, bootstrap.sweep_deps())
+
+
+def handle(_: dict[str, Any], context: LambdaContext, deps: SweepDeps) -> dict[str, int]:
+    """An error is Lambda's to count; the next minute's sweep goes on."""
+    with deps.telemetry.invocation(context):
+        return asdict(sweep_jobs(deps.sweeper(context.get_remaining_time_in_millis)))

@@ -1,0 +1,81 @@
+"""The sparse index on `due_at_epoch_ms` of the Jobs table (port DueJobs)."""
+
+from typing import Any
+
+from sluiceway.adapters.dynamodb import Table, Write, from_item
+from sluiceway.domain.job import OPEN, Job
+from sluiceway.ports import DueJob
+
+INDEX = "due_at"
+
+
+class DynamoDBDueJobs:
+    """Weakness: the index lags behind the table, so what it says is looked up before it is used."""
+
+    def __init__(self, table: Table, jobs: str) -> None:
+        """`jobs`: name of the Jobs table."""
+        self._table = table
+        self._jobs = jobs
+
+    def due(self, shard: str, *, until_ms: int, limit: int) -> list[DueJob]:
+        """See DueJobs."""
+        answer = self._table.client.query(
+            TableName=self._jobs,
+            IndexName=INDEX,
+            KeyConditionExpression="#due_shard = :shard AND #due_at_epoch_ms <= :until",
+            ExpressionAttributeNames={
+                "#due_shard": "due_shard",
+                "#due_at_epoch_ms": "due_at_epoch_ms",
+            },
+            ExpressionAttributeValues={":shard": {"S": shard}, ":until": {"N": str(until_ms)}},
+            Limit=limit,
+        )
+        return [_due_of(from_item(item)) for item in answer["Items"]]
+
+    def waiting(self, shard: str) -> list[DueJob]:
+        """See DueJobs."""
+        pages = self._table.client.get_paginator("query").paginate(
+            TableName=self._jobs,
+            IndexName=INDEX,
+            KeyConditionExpression="#due_shard = :shard",
+            ExpressionAttributeNames={"#due_shard": "due_shard"},
+            ExpressionAttributeValues={":shard": {"S": shard}},
+        )
+        jobs = (_due_of(from_item(item)) for page in pages for item in page["Items"])
+        return [job for job in jobs if job.status in OPEN]
+
+    def postpone(self, job: Job, *, due_at_ms: int) -> bool:
+        """See DueJobs."""
+        refusal = self._table.write(
+            Write(
+                self._jobs,
+                {"tenant": job.tenant, "job_id": job.job_id},
+                update="SET #due_at_epoch_ms = :due, #resends = :resends",
+                condition="#status = :status AND #due_at_epoch_ms = :seen",
+                values={
+                    "due": due_at_ms,
+                    "resends": job.resends + 1,
+                    "status": job.status.value,
+                    "seen": job.due_at_epoch_ms,
+                },
+            )
+        )
+        if refusal is None:
+            return True
+        old = refusal.old or {}
+        return bool(
+            old.get("status") == job.status.value
+            and old.get("due_at_epoch_ms") == due_at_ms
+            and old.get("resends") == job.resends + 1
+        )
+
+
+def _due_of(values: dict[str, Any]) -> DueJob:
+    return DueJob(
+        tenant=values["tenant"],
+        job_id=values["job_id"],
+        status=values["status"],
+        lane=values["lane"],
+        due_at_epoch_ms=values["due_at_epoch_ms"],
+        enqueued_at_epoch_ms=values["enqueued_at_epoch_ms"],
+    )

@@ -1,0 +1,29 @@
+"""Cancel: the partner wants no result any more."""
+
+from sluiceway.domain import ids
+from sluiceway.domain.errors import JobNotFoundError, NotCancellableError, StoreBusyError
+from sluiceway.domain.job import Job, JobStatus, cancelled
+from sluiceway.ports import Applied, Clock, JobStore
+
+MAX_LOOKS = 5
+"""At a job that a worker moves meanwhile."""
+
+
+def cancel_job(job_id: str, tenant: str, *, jobs: JobStore, clock: Clock) -> Job:
+    """The cancelled job; again gives it again.
+
+    A call that runs is aborted at its next look, and its answer is thrown away.
+    Raises JobNotFoundError, for another tenant's job too, and NotCancellableError.
+    """
+    for _ in range(MAX_LOOKS):
+        job = jobs.get(tenant, job_id) if ids.well_formed(job_id) else None
+        if job is None:
+            raise JobNotFoundError("There is no such job.")
+        if job.status is JobStatus.CANCELLED:
+            return job
+        if not job.open:
+            raise NotCancellableError(f"The job is {job.status.value} already.")
+        outcome = jobs.apply(job, cancelled(job, now_ms=clock.now_ms()))
+        if isinstance(outcome, Applied):
+            return outcome.job
+    raise StoreBusyError("The job kept moving.", retry_after_s=1)

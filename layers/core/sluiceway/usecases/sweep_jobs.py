@@ -1,0 +1,187 @@
+"""Sweep: each minute, whoever got stuck is helped on.
+
+A send that failed, a message that was lost, a worker that died, a parked job whose time has come,
+a deadline that passed unseen, a claim that a finish left: each is a row of the due index.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from sluiceway.domain import job as transitions
+from sluiceway.domain.errors import StoreBusyError
+from sluiceway.domain.job import DUE_SHARDS, SEND_STARTS_WITHIN_MS, Job, JobError, JobStatus
+from sluiceway.ports import Applied, Clock, DueJob, DueJobs, JobQueue, JobStore, Telemetry
+
+LANES = ("interactive", "batch")
+LOOK_AHEAD_MS = 60_000
+"""Until the next sweep: what becomes due before it is sent now, with the delay that is left."""
+
+PAGE = 250
+"""Due jobs that one sweep takes of each shard; the next takes the others."""
+
+LEAST_SENDS = 100
+"""Of a lane and a sweep, however long its backlog: more than a lane can lose in a minute."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sweeper:
+    """What a sweep needs from the outside."""
+
+    jobs: JobStore
+    due_jobs: DueJobs
+    queue: JobQueue
+    clock: Clock
+    telemetry: Telemetry
+    time_left_ms: Callable[[], int]
+    """Of this invocation; the sweep stops in time and the next one goes on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """What one sweep did, in jobs."""
+
+    sent: int = 0
+    postponed: int = 0
+    failed: int = 0
+    dead_lettered: int = 0
+    settled: int = 0
+
+
+def sweep_jobs(sweeper: Sweeper) -> Swept:
+    """One sweep. Everything in it is safe to repeat, and two at once do no harm.
+
+    Raises StoreBusyError when the tables let it do nothing at all.
+    """
+    waiting = _waiting(sweeper)
+    budget = _measure(waiting, sweeper)
+    until_ms = sweeper.clock.now_ms() + LOOK_AHEAD_MS
+    due = [
+        job
+        for shard in range(DUE_SHARDS)
+        for job in sweeper.due_jobs.due(str(shard), until_ms=until_ms, limit=PAGE)
+    ]
+    busy: StoreBusyError | None = None
+    counts = dict.fromkeys(("sent", "postponed", "failed", "dead_lettered", "settled"), 0)
+    for seen in sorted(due, key=lambda job: job.due_at_epoch_ms):
+        if sweeper.time_left_ms() < STOP_BEFORE_END_MS:
+            break
+        try:
+            did = _look(seen, until_ms, budget, sweeper)
+        except StoreBusyError as error:
+            busy = error  # The oldest comes first: it mustn't keep the others waiting each minute.
+            continue
+        if did:
+            counts[did] += 1
+    if busy is not None and not any(counts.values()):
+        raise busy
+    swept = Swept(**counts)
+    sweeper.telemetry.event("jobs_swept", None, **counts)
+    return swept
+
+
+STOP_BEFORE_END_MS = 5_000
+
+
+def _look(seen: DueJob, until_ms: int, budget: dict[str, int], sweeper: Sweeper) -> str:
+    """Reads the job that the index told of, which lags, and helps it."""
+    job = sweeper.jobs.get(seen.tenant, seen.job_id)
+    if job is None or job.due_at_epoch_ms is None or job.due_at_epoch_ms > until_ms:
+        return ""
+    return _help(job, budget, sweeper)
+
+
+def _help(job: Job, budget: dict[str, int], sweeper: Sweeper) -> str:
+    """What the job needs; the name of what was done, "" when it moved meanwhile."""
+    now_ms = sweeper.clock.now_ms()
+    if job.unsettled and not job.open:
+        sweeper.jobs.settle(job)
+        return "settled"
+    if job.status is JobStatus.FAILED:
+        return _mark_dead_lettered(job, now_ms, sweeper)
+    if not job.open:
+        return ""
+    if now_ms >= job.deadline_epoch_ms and now_ms >= (job.due_at_epoch_ms or 0):
+        return _fail(job, now_ms, sweeper)
+    return _send_again(job, now_ms, budget, sweeper)
+
+
+def _mark_dead_lettered(job: Job, now_ms: int, sweeper: Sweeper) -> str:
+    """Its message is in the dead-letter queue long since, and nobody was there to write it."""
+    if now_ms < (job.due_at_epoch_ms or 0):
+        return ""
+    if not isinstance(sweeper.jobs.apply(job, transitions.dead_lettered(job)), Applied):
+        return ""
+    sweeper.telemetry.event("job_dead_lettered", job)
+    return "dead_lettered"
+
+
+def _fail(job: Job, now_ms: int, sweeper: Sweeper) -> str:
+    error = JobError(
+        code="deadline_exceeded",
+        message="The job's deadline passed.",
+        retryable=False,
+        attempt=job.attempts,
+        at_epoch_ms=now_ms,
+        error_class="SluicewayError",
+    )
+    new = transitions.failed(job, error, now_ms=now_ms, last_receive=False)
+    if not isinstance(sweeper.jobs.apply(job, new, unless_held_at_ms=now_ms), Applied):
+        return ""
+    sweeper.telemetry.event("job_failed", new, code=error.code)
+    return "failed"
+
+
+def _send_again(job: Job, now_ms: int, budget: dict[str, int], sweeper: Sweeper) -> str:
+    """Another message, when the lane may lack one.
+
+    The row moves first: a crash in between sends late, and never twice a minute.
+    """
+    due_ms = job.due_at_epoch_ms or now_ms
+    at_ms = max(now_ms, due_ms)
+    if not sweeper.due_jobs.postpone(job, due_at_ms=transitions.next_look_ms(job, at_ms)):
+        return ""
+    # A parked job has no message for certain, until it is sent one: no part of a healthy backlog.
+    without_message = job.parked and job.resends == 0
+    if not without_message and budget[job.lane] <= 0:
+        return "postponed"
+    late = sweeper.clock.now_ms() - now_ms > SEND_STARTS_WITHIN_MS
+    delay_s = math.ceil((at_ms - now_ms) / 1000)
+    if late or not sweeper.queue.send(_without_lineage(job), delay_s=delay_s):
+        return "postponed"
+    if not without_message:
+        budget[job.lane] -= 1
+    sweeper.telemetry.event("job_resent", job)
+    return "sent"
+
+
+def _without_lineage(job: Job) -> Job:
+    """Lambda stops a chain after 16 passes by its lineage; a job that was parked has more."""
+    if job.trace_header is None:
+        return job
+    parts = job.trace_header.split(";")
+    header = ";".join(part for part in parts if not part.startswith("Lineage="))
+    return replace(job, trace_header=header or None)
+
+
+def _waiting(sweeper: Sweeper) -> list[DueJob]:
+    return [job for shard in range(DUE_SHARDS) for job in sweeper.due_jobs.waiting(str(shard))]
+
+
+def _measure(waiting: list[DueJob], sweeper: Sweeper) -> dict[str, int]:
+    """Tells depth and oldest age, and how many jobs of each lane may be sent again.
+
+    A long backlog isn't a loss: while the lane holds a message for each waiting job, its jobs are
+    only looked at again later.
+    """
+    now_ms = sweeper.clock.now_ms()
+    budget = {}
+    for lane in LANES:
+        jobs = [job for job in waiting if job.lane == lane and job.status != "processing"]
+        backlog = sweeper.queue.backlog(lane)
+        oldest_ms = max((now_ms - job.enqueued_at_epoch_ms for job in jobs), default=0)
+        sweeper.telemetry.event(
+            "lane_measured", lane=lane, queue_depth=len(jobs), oldest_job_age_ms=oldest_ms
+        )
+        budget[lane] = max(len(jobs) - backlog, LEAST_SENDS)
+    return budget

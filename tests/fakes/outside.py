@@ -1,0 +1,91 @@
+"""Fakes of what is outside: the event bus, the webhooks' queue and secrets, the partners' servers.
+
+Each is scripted and remembers what it was asked.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from sluiceway.domain.errors import WebhookError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from sluiceway.domain.webhook import Delivery, JobEvent, Target
+
+KEY = b"0123456789abcdef0123456789abcdef"
+SECRET = "whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY="
+
+
+class FakeBus:
+    """Takes all but the first events of each turn that `refusals` names (port EventBus)."""
+
+    def __init__(self, *refusals: int) -> None:
+        self.refusals = list(refusals)
+        self.taken: list[JobEvent] = []
+        self.turns = 0
+
+    def put(self, events: Sequence[JobEvent]) -> list[JobEvent]:
+        self.turns += 1
+        refused = self.refusals.pop(0) if self.refusals else 0
+        self.taken += events[refused:]
+        return list(events[:refused])
+
+
+class FakeWebhookQueue:
+    """As FakeBus (port WebhookQueue)."""
+
+    def __init__(self, *refusals: int) -> None:
+        self.refusals = list(refusals)
+        self.taken: list[Delivery] = []
+        self.gives_back: list[tuple[str, float]] = []
+
+    def send(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
+        refused = self.refusals.pop(0) if self.refusals else 0
+        self.taken += deliveries[refused:]
+        return list(deliveries[:refused])
+
+    def give_back(self, receipt: str, delay_s: float) -> None:
+        self.gives_back.append((receipt, delay_s))
+
+
+@dataclass
+class FakeWebhookSecrets:
+    """Everybody has KEY, unless said otherwise (port WebhookSecrets)."""
+
+    found: tuple[bytes, ...] | None = (KEY,)
+    failure: WebhookError | None = None
+
+    def keys(self, _: str) -> tuple[bytes, ...] | None:
+        if self.failure is not None:
+            raise self.failure
+        return self.found
+
+
+@dataclass(frozen=True, slots=True)
+class Posted:
+    """One request to a partner's server."""
+
+    target: Target
+    headers: Mapping[str, str]
+    body: bytes
+    timeout_s: float
+
+
+@dataclass
+class FakeWebhookClient:
+    """Answers what the script says, then 204 (port WebhookClient)."""
+
+    script: list[int | WebhookError] = field(default_factory=list)
+    posts: list[Posted] = field(default_factory=list)
+
+    def post(
+        self, target: Target, headers: Mapping[str, str], body: bytes, *, timeout_s: float
+    ) -> int:
+        self.posts.append(Posted(target, headers, body, timeout_s))
+        turn = self.script.pop(0) if self.script else 204
+        if isinstance(turn, WebhookError):
+            raise turn
+        return turn
