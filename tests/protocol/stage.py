@@ -1,0 +1,718 @@
+"""The use cases in a small world that keeps its own time, and in which any call may be the last.
+
+Partners, workers, sweeps and operators are processes. Whatever they ask of a store, a lane or a
+vendor goes through the Breaker, which can end a process there: before the call takes effect, or
+after it did and before the answer came. Lanes behave as SQS does: a message that nobody
+acknowledges comes back, and one that was received too often is moved to the dead-letter queue.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+from collections import Counter
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+from sluiceway.domain import catalogue
+from sluiceway.domain.errors import (
+    CallAbortedError,
+    NotCancellableError,
+    StoreBusyError,
+    VendorError,
+)
+from sluiceway.domain.job import CLAIM_OUTLIVES_DEADLINE_MS, MAX_RECEIVES, Job, JobStatus
+from sluiceway.domain.request import SubmitRequest
+from sluiceway.ports import VendorAnswer, VendorCall
+from sluiceway.usecases import payloads as payloads_of
+from sluiceway.usecases.authorize import Caller
+from sluiceway.usecases.cancel_job import cancel_job
+from sluiceway.usecases.run_job import Acknowledge, Delivery, Worker, run_job
+from sluiceway.usecases.submit_job import Accepted, Hit, Origin, submit_job
+from sluiceway.usecases.sweep_jobs import LOOK_AHEAD_MS, Sweeper, sweep_jobs
+
+from tests.fakes.in_memory import (
+    NOW_MS,
+    FakeClock,
+    InMemoryCache,
+    InMemoryDueJobs,
+    InMemoryJobs,
+    InMemoryPayloads,
+    RecordingTelemetry,
+    World,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from sluiceway.ports import DueJobs, JobQueue, JobStore, PayloadStore, ResultCache
+
+LEASE_MS = 100_000
+FUNCTION_MS = 120_000
+VISIBILITY_MS = 730_000
+"""The template's, for its default RunJobTimeout."""
+
+SWEEP_EVERY_MS = 60_000
+API_MS = 29_000
+SWEEP_MS = 55_000
+TOO_BIG_FOR_A_ROW = "".join(random.Random(1).choices("abcdefghijklmnop0123456789", k=12_000))  # noqa: S311
+
+CATALOGUE = catalogue.parse(
+    """
+    [vendors.simulator]
+    api_key_secret = "sluiceway/vendors/simulator"
+
+    [vendors.careful]
+    api_key_secret = "sluiceway/vendors/careful"
+    on_unknown_outcome = "fail"
+
+    [models.plain]
+    vendor = "simulator"
+    vendor_model = "sim-1"
+    version = "1"
+
+    [models.shared]
+    vendor = "simulator"
+    vendor_model = "sim-1"
+    version = "1"
+    cache = { scope = "shared" }
+
+    [models.uncached]
+    vendor = "simulator"
+    vendor_model = "sim-1"
+    version = "1"
+    cache = { scope = "none" }
+
+    [models.careful]
+    vendor = "careful"
+    vendor_model = "sim-1"
+    version = "1"
+    """
+)
+
+When = Literal["before", "after"]
+JobId = tuple[str, str]
+"""Tenant and job id."""
+
+_TELLS: dict[str, Callable[[], VendorError]] = {
+    "unavailable": lambda: VendorError(
+        "vendor_unavailable", "The vendor answered 503.", retryable=True, http_status=503
+    ),
+    "later": lambda: VendorError(
+        "vendor_rate_limited",
+        "The vendor answered 429.",
+        retryable=True,
+        http_status=429,
+        retry_after_s=300.0,
+    ),
+    "refused": lambda: VendorError(
+        "vendor_rejected", "The vendor answered 400.", retryable=False, http_status=400
+    ),
+}
+OUTCOMES = ("ok", "truncated", "empty", *_TELLS)
+
+
+class Crash(BaseException):
+    """This process ends here."""
+
+
+# ------------------------------------------------------------------------------------ the breaker
+
+
+@dataclass
+class Breaker:
+    """Counts the calls of processes, and ends one, or lets others in, at the calls of its plan."""
+
+    counted: frozenset[str] | None = None
+    """The processes whose calls have numbers; None: all."""
+    crashes: dict[int, When] = field(default_factory=dict)
+    meanwhile: dict[int | str, Callable[[], None]] = field(default_factory=dict)
+    """What others do after a call took effect, before its answer comes: once, at the call of this
+    number, or at the first that is logged so."""
+    log: list[str] = field(default_factory=list)
+    """Process and name of each call that has a number."""
+    process: str = ""
+    ends_at: Callable[[], bool] = lambda: False
+    """Whether the running process's time is over."""
+    watch: Callable[[], None] = lambda: None
+
+    def around(self, name: str, call: Callable[[], Any]) -> Any:
+        """Makes the call, as far as the plan lets it."""
+        number, called = -1, f"{self.process} {name}"
+        if self.counted is None or self.process in self.counted:
+            number = len(self.log)
+            self.log.append(called)
+        when = self.crashes.get(number)
+        if when == "before" or self.ends_at():
+            raise Crash(name)
+        try:
+            result = call()
+        finally:
+            self.watch()
+            if when == "after":
+                raise Crash(name)
+        others = self.meanwhile.pop(number, None) or self.meanwhile.pop(called, None)
+        if others is not None:
+            others()
+            if self.ends_at():
+                raise Crash(name)
+        return result
+
+    @contextmanager
+    def running(self, process: str, ends_at: Callable[[], bool]) -> Iterator[None]:
+        """What is called in here is called by this process."""
+        before = self.process, self.ends_at
+        self.process, self.ends_at = process, ends_at
+        try:
+            yield
+        finally:
+            self.process, self.ends_at = before
+
+
+class Port:
+    """A port whose calls go through the breaker."""
+
+    def __init__(self, port: object, name: str, breaker: Breaker) -> None:
+        self._port = port
+        self._name = name
+        self._breaker = breaker
+
+    def __getattr__(self, verb: str) -> Callable[..., Any]:
+        real = getattr(self._port, verb)
+
+        def call(*values: Any, **named: Any) -> Any:
+            return self._breaker.around(f"{self._name}.{verb}", lambda: real(*values, **named))
+
+        return call
+
+
+# ------------------------------------------------------------------------------------ lanes
+
+
+@dataclass(slots=True)
+class Message:
+    """One copy of a job's message."""
+
+    number: int
+    lane: str
+    job: JobId
+    enqueued_at_ms: int
+    visible_at_ms: int
+    receives: int = 0
+
+
+class Lanes:
+    """SQS: the two lanes and their dead-letter queue (port JobQueue)."""
+
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        self._now_ms = now_ms
+        self._numbers = itertools.count(1)
+        self.messages: dict[int, Message] = {}
+        """By number, which is the receipt too."""
+        self.dead: dict[int, Message] = {}
+        self.lose_sends = 0
+        """So many of the next sends fail."""
+
+    def send(self, job: Job, *, delay_s: int = 0) -> bool:
+        if self.lose_sends:
+            self.lose_sends -= 1
+            return False
+        self.put(job.lane, (job.tenant, job.job_id), delay_ms=delay_s * 1000)
+        return True
+
+    def put(self, lane: str, job: JobId, *, delay_ms: int = 0) -> None:
+        now_ms, number = self._now_ms(), next(self._numbers)
+        self.messages[number] = Message(number, lane, job, now_ms, now_ms + delay_ms)
+
+    def backlog(self, lane: str) -> int:
+        return sum(message.lane == lane for message in self.messages.values())
+
+    def give_back(self, lane: str, receipt: str, delay_s: float) -> None:
+        message = self.messages.get(int(receipt))
+        if message is not None and message.lane == lane:
+            message.visible_at_ms = self._now_ms() + round(delay_s * 1000)
+
+    def acknowledge(self, receipt: str) -> None:
+        self.messages.pop(int(receipt), None)
+
+    def move_back(self, number: int) -> None:
+        """The first half of a redrive: a new message."""
+        self.put(self.dead[number].lane, self.dead[number].job)
+
+    def forget(self, number: int) -> None:
+        """The second half of a redrive."""
+        self.dead.pop(number, None)
+
+    def duplicate(self, number: int) -> None:
+        """SQS delivers at least once: a copy that comes at once, whoever has the first."""
+        copy, now_ms = next(self._numbers), self._now_ms()
+        self.messages[copy] = replace(self.messages[number], number=copy, visible_at_ms=now_ms)
+
+    def receive(self, message: Message) -> bool:
+        """False: it was received too often, and is in the dead-letter queue now."""
+        if message.receives >= MAX_RECEIVES:
+            self.dead[message.number] = self.messages.pop(message.number)
+            return False
+        message.receives += 1
+        message.visible_at_ms = self._now_ms() + VISIBILITY_MS
+        return True
+
+
+# ------------------------------------------------------------------------------------ the vendor
+
+
+class Simulator:
+    """Says what it was told to say, and counts who asked (port VendorClient)."""
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        self._work = work
+        self.calls: Counter[str] = Counter()
+        """By job id."""
+        self.script: list[str] = []
+        """Of OUTCOMES, one for each call; then `default`."""
+        self.default = "ok"
+        self.meanwhile: list[Callable[[], None]] = []
+        """What others do during the next calls, one for each."""
+
+    def call(self, call: VendorCall) -> VendorAnswer:
+        self.calls[call.idempotency_key] += 1
+        self._work()
+        if self.meanwhile:
+            self.meanwhile.pop(0)()
+        if not call.still_wanted():
+            raise CallAbortedError("nobody wants it any more")
+        outcome = self.script.pop(0) if self.script else self.default
+        if outcome in _TELLS:
+            error = _TELLS[outcome]()
+            raise error
+        return VendorAnswer(
+            text="" if outcome == "empty" else answer_to(json.loads(call.body)["input"]),
+            finish_reason="length" if outcome == "truncated" else "stop",
+            input_tokens=10,
+            output_tokens=20,
+            latency_ms=1000,
+            vendor_request_id=f"call-{self.calls.total()}",
+        )
+
+
+def answer_to(text: str) -> str:
+    """The right answer."""
+    return f"the answer to {text}"
+
+
+# ------------------------------------------------------------------------------------ the stage
+
+
+@dataclass
+class Stores:
+    """The stores, and a way to see all that is in them."""
+
+    jobs: JobStore
+    due_jobs: DueJobs
+    cache: ResultCache
+    payloads: PayloadStore
+    look: Callable[[], World]
+
+
+def in_memory(clock: FakeClock) -> Stores:
+    """The fakes on a world of their own."""
+    world = World()
+    return Stores(
+        jobs=InMemoryJobs(world, clock=clock),
+        due_jobs=InMemoryDueJobs(world),
+        cache=InMemoryCache(world),
+        payloads=InMemoryPayloads(world),
+        look=lambda: world,
+    )
+
+
+class Stage:
+    """Everything, and the processes that can be let loose in it.
+
+    After each call of a process the rules that always hold are checked.
+    """
+
+    def __init__(
+        self,
+        stores: Callable[[FakeClock], Stores] = in_memory,
+        *,
+        counted: frozenset[str] | None = None,
+        check_each_call: bool = True,
+    ) -> None:
+        self.now_ms = NOW_MS
+        """True time, which the lanes have."""
+        self.skew_ms = 0
+        """What the processes' clock is off by."""
+        self.clock = FakeClock()
+        self.stores = stores(self.clock)
+        self.lanes = Lanes(lambda: self.now_ms)
+        self.vendor = Simulator(lambda: self.advance(1000))
+        self.telemetry = RecordingTelemetry()
+        self.crashed = 0
+        """How many processes did."""
+        self.breaker = Breaker(counted=counted)
+        self._sees_all = check_each_call
+        """Whether no move of a job is missed, so that each can be judged."""
+        if check_each_call:
+            self.breaker.watch = self.check
+        self.rand = 0.5
+        self._serial = itertools.count(1)
+        self._sweep_at_ms = NOW_MS + SWEEP_EVERY_MS
+        self._seen: dict[JobId, Job] = {}
+        self.moved_back: Counter[JobId] = Counter()
+        """Messages that operators moved out of the dead-letter queue."""
+        self._owed: dict[JobId, int] = {}
+        """How often each job must have been redriven in the end."""
+        self._failed_by: dict[JobId, str] = {}
+        """The process that wrote the failure."""
+        self._known: Counter[JobId] = Counter()
+        """Attempts whose outcome was written and not final."""
+
+    # ------------------------------------------------------------------ time
+
+    def advance(self, ms: int) -> None:
+        self.now_ms += ms
+        self.clock.set(self.now_ms + self.skew_ms)
+
+    def skew(self, ms: int) -> None:
+        self.skew_ms = ms
+        self.advance(0)
+
+    # ------------------------------------------------------------------ processes
+
+    def _port(self, port: object, name: str) -> Any:
+        return Port(port, name, self.breaker)
+
+    def _process(self, name: str, lasts_ms: int, body: Callable[[], Any]) -> Any:
+        """Runs a process; None when it crashed."""
+        end_ms = self.now_ms + lasts_ms
+        with self.breaker.running(name, lambda: self.now_ms >= end_ms):
+            try:
+                return body()
+            except Crash:
+                self.crashed += 1
+                return None
+
+    def submit(
+        self,
+        text: str = "one",
+        *,
+        tenant: str = "acme",
+        model: str = "plain",
+        deadline_s: int = 86_400,
+        lane: Literal["interactive", "batch"] | None = None,
+    ) -> Job | None:
+        """A partner submits. None: there was a hit, or no answer."""
+
+        def body() -> Hit | Accepted:
+            return submit_job(
+                SubmitRequest(model=model, input=text, deadline_s=deadline_s, priority=lane),
+                Caller(tenant, frozenset({"submit"}), "key_1"),
+                Origin("request-1", "correlation-1"),
+                catalogue=CATALOGUE,
+                jobs=cast("JobStore", self._port(self.stores.jobs, "jobs")),
+                cache=cast("ResultCache", self._port(self.stores.cache, "cache")),
+                payloads=cast("PayloadStore", self._port(self.stores.payloads, "payloads")),
+                queue=cast("JobQueue", self._port(self.lanes, "lanes")),
+                clock=self.clock,
+                randomness=lambda size: next(self._serial).to_bytes(size, "big"),
+            )
+
+        try:
+            outcome = self._process("submit", API_MS, body)
+        except StoreBusyError:
+            return None
+        return outcome.job if isinstance(outcome, Accepted) else None
+
+    def surely_submit(self, text: str = "one", **changes: Any) -> Job:
+        """A partner submits again until there is an answer."""
+        for _ in range(5):
+            job = self.submit(text, **changes)
+            if job is not None:
+                return job
+        raise AssertionError("no submit was answered")
+
+    def deliver(self, message: Message) -> None:
+        """A worker gets a message. Nothing more is heard of a worker that crashes."""
+        if not self.lanes.receive(message):
+            return
+        lanes = self._port(self.lanes, "lanes")
+        receipt = str(message.number)
+        worker = Worker(
+            catalogue=CATALOGUE,
+            jobs=cast("JobStore", self._port(self.stores.jobs, "jobs")),
+            cache=cast("ResultCache", self._port(self.stores.cache, "cache")),
+            payloads=cast("PayloadStore", self._port(self.stores.payloads, "payloads")),
+            vendors=self._port(self.vendor, "vendors"),
+            clock=self.clock,
+            telemetry=self.telemetry,
+            rand=lambda: self.rand,
+            token=lambda: f"token-{next(self._serial)}",
+            lease_ms=LEASE_MS,
+        )
+        tenant, job_id = message.job
+        delivery = Delivery(
+            tenant=tenant,
+            job_id=job_id,
+            receives=message.receives,
+            enqueued_at_ms=message.enqueued_at_ms,
+            lane=message.lane,
+            function_ends_ms=self.clock.now_ms() + FUNCTION_MS,
+        )
+
+        def body() -> None:
+            decision = run_job(delivery, worker)
+            if isinstance(decision, Acknowledge):
+                lanes.acknowledge(receipt)
+            else:
+                lanes.give_back(message.lane, receipt, decision.delay_s)
+
+        try:
+            self._process("run", FUNCTION_MS, body)
+        except StoreBusyError:
+            return  # The handler leaves the message where it is.
+        finally:
+            self.stores.look().counters_busy = False
+
+    def sweep(self) -> None:
+        """One sweep, as there is one each minute."""
+        end_ms = self.now_ms + SWEEP_MS
+        sweeper = Sweeper(
+            jobs=cast("JobStore", self._port(self.stores.jobs, "jobs")),
+            due_jobs=cast("DueJobs", self._port(self.stores.due_jobs, "due_jobs")),
+            queue=cast("JobQueue", self._port(self.lanes, "lanes")),
+            clock=self.clock,
+            telemetry=self.telemetry,
+            time_left_ms=lambda: end_ms - self.now_ms,
+        )
+        self._sweep_at_ms = self.now_ms + SWEEP_EVERY_MS
+        try:
+            self._process("sweep", SWEEP_MS, lambda: sweep_jobs(sweeper))
+        except StoreBusyError:
+            return  # The next one goes on.
+
+    def cancel(self, job: JobId) -> bool:
+        """A partner cancels. False: there was no answer."""
+        tenant, job_id = job
+        jobs = cast("JobStore", self._port(self.stores.jobs, "jobs"))
+
+        def body() -> bool:
+            cancel_job(job_id, tenant, jobs=jobs, clock=self.clock)
+            return True
+
+        try:
+            return bool(self._process("cancel", API_MS, body))
+        except NotCancellableError:
+            return True
+        except StoreBusyError:
+            return False
+
+    def surely_cancel(self, job: JobId) -> None:
+        """A partner cancels again until there is an answer."""
+        for _ in range(5):
+            if self.cancel(job):
+                return
+        raise AssertionError("no cancel was answered")
+
+    def redrive(self, number: int) -> None:
+        """An operator moves a message back from the dead-letter queue."""
+        tenant_and_id = self.lanes.dead[number].job
+        queue = self._port(self.lanes, "queues")
+
+        def body() -> None:
+            queue.move_back(number)
+            queue.forget(number)
+
+        before = len(self.lanes.messages)
+        self.moved_back[tenant_and_id] += 1
+        self._process("redrive", API_MS, body)
+        job = self.stores.jobs.get(*tenant_and_id)
+        if len(self.lanes.messages) == before or job is None:
+            return
+        failed = job.status in {JobStatus.FAILED, JobStatus.DEAD_LETTERED}
+        if failed and self.now_ms > (job.failed_at_epoch_ms or 0) + 5000:
+            self._owed[tenant_and_id] = job.redrives + 1
+
+    def surely_redrive(self, job: JobId) -> None:
+        """An operator moves back what the dead-letter queue holds of this job."""
+        for _ in range(5):
+            mine = [number for number, dead in self.lanes.dead.items() if dead.job == job]
+            if not mine:
+                return
+            self.redrive(mine[0])
+
+    # ------------------------------------------------------------------ until it is quiet
+
+    def visible(self) -> list[Message]:
+        """What a worker could get now, the oldest first."""
+        found = [m for m in self.lanes.messages.values() if m.visible_at_ms <= self.now_ms]
+        return sorted(found, key=lambda message: (message.visible_at_ms, message.number))
+
+    def _dues(self) -> list[int]:
+        jobs = self.stores.look().jobs.values()
+        return [job.due_at_epoch_ms for job in jobs if job.due_at_epoch_ms is not None]
+
+    @property
+    def quiet(self) -> bool:
+        """Nothing will happen any more by itself."""
+        return not self.lanes.messages and not self._dues()
+
+    def step(self) -> None:
+        """The next thing that happens by itself."""
+        if visible := self.visible():
+            self.deliver(visible[0])
+            return
+        moments = [message.visible_at_ms for message in self.lanes.messages.values()]
+        if dues := self._dues():
+            sweep_at_ms = max(self._sweep_at_ms, min(dues) - LOOK_AHEAD_MS - self.skew_ms)
+            if sweep_at_ms <= min([self.now_ms, *moments]):
+                self.sweep()
+                return
+            moments.append(sweep_at_ms)
+        if moments:
+            self.advance(max(0, min(moments) - self.now_ms))
+            if dues and self.now_ms >= sweep_at_ms:
+                self.sweep()
+
+    def drain(self, *, most: int = 500) -> None:
+        """Delivers and sweeps until nothing happens by itself any more."""
+        for _ in range(most):
+            if self.quiet:
+                return
+            self.step()
+        raise AssertionError(f"it never got quiet: {self.picture()}")
+
+    # ------------------------------------------------------------------ rules
+
+    def picture(self) -> str:
+        """For whoever has to find out what went wrong."""
+        world = self.stores.look()
+        rows = [
+            f"{job.job_id[-3:]} {job.status} attempts {job.attempts}/{job.attempts_total} "
+            f"redrives {job.redrives} parked {job.parked} unsettled {job.unsettled} "
+            f"due {(job.due_at_epoch_ms or 0) - self.now_ms} "
+            f"error {job.error and job.error.code} calls {self.vendor.calls[job.job_id]}"
+            for job in world.jobs.values()
+        ]
+        return "\n".join(
+            [
+                "",
+                *rows,
+                f"claims {world.claims}",
+                f"leases {world.leases}",
+                f"in flight {dict(world.in_flight)}",
+                f"lanes {list(self.lanes.messages.values())}",
+                f"dead {list(self.lanes.dead.values())}",
+                f"calls {list(enumerate(self.breaker.log))[-40:]}",
+            ]
+        )
+
+    def check(self) -> None:
+        """What holds at every moment."""
+        world = self.stores.look()
+        for job_id, job in world.jobs.items():
+            before = self._seen.get(job_id)
+            if before is not job:
+                self._check_move(before, job)
+                self._seen[job_id] = job
+            self._check_calls(job)
+        self._check_counters(world)
+        self._check_claims(world)
+
+    def _check_move(self, before: Job | None, job: Job) -> None:
+        key = job.tenant, job.job_id
+        assert job.open <= (job.due_at_epoch_ms is not None), f"nobody will look: {self.picture()}"
+        if before is None:
+            return
+        if job.status is JobStatus.RETRYING and before.status is JobStatus.PROCESSING:
+            self._known[key] += 1
+        if before.open and job.status in {JobStatus.FAILED, JobStatus.DEAD_LETTERED}:
+            self._failed_by[key] = self.breaker.process
+        if before.status in {JobStatus.COMPLETED, JobStatus.CANCELLED}:
+            moved = replace(
+                before,
+                revision=job.revision,
+                unsettled=job.unsettled,
+                due_at_epoch_ms=job.due_at_epoch_ms,
+                due_shard=job.due_shard,
+                resends=job.resends,
+            )
+            assert job == moved, f"a final state was overwritten: {before} {job}"
+        elif not before.open and job.open:
+            assert job.redrives > before.redrives, f"an end was overwritten: {before} {job}"
+            assert job.redrives <= self.moved_back[key], (
+                f"a leftover copy started a failed job again: {self.picture()}"
+            )
+            self._known[key] += 1
+        elif not before.open and job.redrives == before.redrives:
+            assert job.failed_at_epoch_ms == before.failed_at_epoch_ms, f"failed again: {job}"
+
+    def _check_calls(self, job: Job) -> None:
+        calls = self.vendor.calls[job.job_id]
+        assert calls <= job.attempts_total, f"more calls than attempts: {self.picture()}"
+        if job.model == "careful" and self._sees_all:
+            most = self._known[job.tenant, job.job_id] + 1
+            assert calls <= most, f"called after an unknown outcome: {self.picture()}"
+
+    def _check_counters(self, world: World) -> None:
+        counted: Counter[str] = Counter()
+        for (tenant, _), count in world.in_flight.items():
+            counted[tenant] += count
+        owed: Counter[str] = Counter()
+        for job in world.jobs.values():
+            owed[job.tenant] += job.open + job.unsettled
+        assert +counted == +owed, f"counters {counted}, jobs {owed}: {self.picture()}"
+        assert min(world.in_flight.values(), default=0) >= 0, self.picture()
+
+    def _check_claims(self, world: World) -> None:
+        by_id = {job.job_id: job for job in world.jobs.values()}
+        for claim in world.claims.values():
+            holder = by_id[claim.job_id]
+            assert holder.open or holder.unsettled, f"claim of an ended job: {self.picture()}"
+        for job in world.jobs.values():
+            lasts = self.clock.now_ms() < job.deadline_epoch_ms + CLAIM_OUTLIVES_DEADLINE_MS
+            if job.open and job.redrives == 0 and lasts:
+                claim = world.claims.get(job.job_key)  # type: ignore[assignment]
+                assert claim is not None, f"an open job has no claim: {self.picture()}"
+                assert claim.job_id == job.job_id, f"another's claim: {self.picture()}"
+
+    def check_end(self) -> None:
+        """What holds when all is quiet."""
+        self.check()
+        world = self.stores.look()
+        assert self.quiet, self.picture()
+        assert not world.claims, f"a claim is left: {self.picture()}"
+        assert not +world.in_flight, f"a counter is left: {self.picture()}"
+        for lease in world.leases.values():
+            held = lease.token is not None
+            assert not held or self.crashed, f"a lease is left: {self.picture()}"
+            assert not held or lease.free_at(self.clock.now_ms() + LEASE_MS), self.picture()
+        for key, job in world.jobs.items():
+            assert not job.open, f"it never ended: {self.picture()}"
+            assert not job.unsettled, self.picture()
+            assert job.status is not JobStatus.FAILED, f"no mark of its end: {self.picture()}"
+            in_dlq = any(dead.job == key for dead in self.lanes.dead.values())
+            if job.status is JobStatus.DEAD_LETTERED and self._failed_by.get(key) == "run":
+                assert in_dlq, f"not in the dead-letter queue: {self.picture()}"
+            if job.status is JobStatus.DEAD_LETTERED:
+                assert job.redrives >= self._owed.get(key, 0), f"not redriven: {self.picture()}"
+            self._check_result(job)
+
+    def _check_result(self, job: Job) -> None:
+        assert (job.result is not None) == (job.status is JobStatus.COMPLETED), self.picture()
+        if job.result is None:
+            return
+        document = json.loads(payloads_of.load(job.result, payloads=self.stores.payloads))
+        asked = json.loads(payloads_of.load(job.input, payloads=self.stores.payloads))["input"]
+        assert document["text"] in {answer_to(asked), ""}, self.picture()
+
+    def job(self, key: JobId) -> Job:
+        found = self.stores.jobs.get(*key)
+        assert found is not None
+        return found
+
+
+def key_of(job: Job) -> JobId:
+    return job.tenant, job.job_id

@@ -1,0 +1,292 @@
+"""Whatever partners, workers, operators, SQS, the vendor and the clocks do, in whatever order."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import boto3
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+)
+from moto import mock_aws
+from sluiceway.adapters.dynamodb import Table
+from sluiceway.adapters.dynamodb_due_jobs import DynamoDBDueJobs
+from sluiceway.adapters.dynamodb_jobs import _job_of
+
+from tests.contract.harness import DynamoDBRows, make_tables, store_on
+from tests.fakes.in_memory import Claim, InMemoryPayloads, LeaseRow, World
+from tests.protocol.stage import OUTCOMES, Stage, Stores
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mypy_boto3_dynamodb import DynamoDBClient
+
+    from tests.fakes.in_memory import FakeClock
+    from tests.protocol.stage import JobId, When
+
+MOST_JOBS = 3
+MOST_MESSAGES = 6
+SECOND_MS = 1000
+JUMPS_MS = tuple(
+    round(seconds * SECOND_MS) for seconds in (1, 5.5, 30, 110, 130, 740, 3700, 86_500, 500_000)
+)
+"""Past a redrive's margin, a lease's end while its worker lives, a visibility, a deadline."""
+
+WORK: tuple[dict[str, Any], ...] = (
+    {"text": "one"},
+    {"text": "one", "lane": "batch"},
+    {"text": "two", "deadline_s": 300},
+    {"text": "three", "model": "shared"},
+    {"text": "three", "model": "shared"},
+    {"text": "three", "model": "shared", "tenant": "globex"},
+    {"text": "three", "model": "shared", "tenant": "globex"},
+    {"text": "four", "model": "careful"},
+    {"text": "five", "model": "uncached"},
+)
+
+crashes = st.none() | st.tuples(st.integers(0, 9), st.sampled_from(("before", "after")))
+others = st.lists(
+    st.sampled_from(("deliver", "duplicate", "sweep", "cancel", "redrive", "submit", "110", "20")),
+    max_size=3,
+)
+interruptions = st.none() | st.tuples(st.integers(0, 9), others)
+
+
+class Machine(RuleBasedStateMachine):
+    """Rules are what may happen; the stage checks what must hold after each call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stage = self.make_stage()
+
+    def make_stage(self) -> Stage:
+        return Stage()
+
+    # ------------------------------------------------------------------ helpers
+
+    def _jobs(self) -> list[JobId]:
+        return sorted(self.stage.stores.look().jobs)
+
+    def _plan(
+        self, crash: tuple[int, When] | None, interruption: tuple[int, list[str]] | None
+    ) -> None:
+        """Of the process that is started next."""
+        breaker = self.stage.breaker
+        breaker.crashes.clear()
+        breaker.meanwhile.clear()
+        calls = len(breaker.log)
+        if crash is not None:
+            breaker.crashes[calls + crash[0]] = crash[1]
+        if interruption is not None:
+            at, names = interruption
+            breaker.meanwhile[calls + at] = lambda: self._others(names)
+
+    def _others(self, names: list[str]) -> None:
+        """What others do while a process waits for an answer."""
+        self.stage.breaker.crashes.clear()
+        for name in names:
+            self._other(name)
+
+    def _other(self, name: str) -> None:
+        stage = self.stage
+        jobs = self._jobs()
+        doing: dict[str, Callable[[], Any]] = {
+            "sweep": stage.sweep,
+            "submit": lambda: self._submit(WORK[0]),
+            "110": lambda: stage.advance(107 * SECOND_MS),
+            "20": lambda: stage.advance(20 * SECOND_MS),
+        }
+        if stage.lanes.messages:
+            doing["deliver"] = self._deliver_one_or_its_copy
+        if jobs:
+            doing["cancel"] = lambda: stage.cancel(jobs[-1])
+        if stage.lanes.dead:
+            doing["redrive"] = lambda: stage.redrive(min(stage.lanes.dead))
+        if 0 < len(stage.lanes.messages) < MOST_MESSAGES:
+            doing["duplicate"] = lambda: stage.lanes.duplicate(min(stage.lanes.messages))
+        doing.get(name, lambda: None)()
+
+    def _deliver_one_or_its_copy(self) -> None:
+        lanes = self.stage.lanes
+        if not self.stage.visible():
+            lanes.duplicate(min(lanes.messages))
+        self.stage.deliver(self.stage.visible()[0])
+
+    def _submit(self, work: dict[str, Any]) -> None:
+        if len(self._jobs()) < MOST_JOBS:
+            self.stage.submit(**work)
+
+    # ------------------------------------------------------------------ rules
+
+    @initialize(
+        works=st.lists(st.sampled_from(WORK), min_size=1, max_size=MOST_JOBS),
+        outcomes=st.lists(st.sampled_from(OUTCOMES), max_size=4),
+    )
+    def begin(self, works: list[dict[str, Any]], outcomes: list[str]) -> None:
+        self.stage.vendor.script = list(outcomes)
+        for work in works:
+            self._submit(work)
+
+    @rule(work=st.sampled_from(WORK), crash=crashes, interruption=interruptions)
+    def submit(
+        self, work: dict[str, Any], crash: Any, interruption: tuple[int, list[str]] | None
+    ) -> None:
+        self._plan(crash, interruption)
+        self._submit(work)
+
+    @precondition(lambda self: self.stage.visible())
+    @rule(which=st.integers(0, MOST_MESSAGES), crash=crashes, interruption=interruptions)
+    def deliver(self, which: int, crash: Any, interruption: tuple[int, list[str]] | None) -> None:
+        self._plan(crash, interruption)
+        visible = self.stage.visible()
+        self.stage.deliver(visible[which % len(visible)])
+
+    @precondition(lambda self: not self.stage.quiet)
+    @rule(times=st.integers(1, 12), crash=crashes, interruption=interruptions)
+    def time_passes(
+        self, times: int, crash: Any, interruption: tuple[int, list[str]] | None
+    ) -> None:
+        self._plan(crash, interruption)
+        for _ in range(times):
+            self.stage.step()
+
+    @precondition(lambda self: 0 < len(self.stage.lanes.messages) < MOST_MESSAGES)
+    @rule(which=st.integers(0, MOST_MESSAGES))
+    def duplicate(self, which: int) -> None:
+        messages = list(self.stage.lanes.messages)
+        self.stage.lanes.duplicate(messages[which % len(messages)])
+
+    @rule(jump_ms=st.sampled_from(JUMPS_MS), behind_ms=st.integers(0, 5 * SECOND_MS))
+    def jump(self, jump_ms: int, behind_ms: int) -> None:
+        """The processes' clock may fall behind meanwhile, or catch up."""
+        self.stage.skew(-behind_ms)
+        self.stage.advance(jump_ms)
+
+    @precondition(lambda self: self._jobs())
+    @rule(which=st.integers(0, MOST_JOBS), crash=crashes, interruption=interruptions)
+    def cancel(self, which: int, crash: Any, interruption: tuple[int, list[str]] | None) -> None:
+        self._plan(crash, interruption)
+        jobs = self._jobs()
+        self.stage.cancel(jobs[which % len(jobs)])
+
+    @precondition(lambda self: self.stage.lanes.dead)
+    @rule(which=st.integers(0, MOST_MESSAGES), crash=crashes)
+    def redrive(self, which: int, crash: Any) -> None:
+        self._plan(crash, None)
+        dead = list(self.stage.lanes.dead)
+        self.stage.redrive(dead[which % len(dead)])
+
+    @precondition(lambda self: self._jobs())
+    @rule(crash=crashes, interruption=st.none() | st.tuples(st.integers(15, 25), others))
+    def sweep(self, crash: Any, interruption: tuple[int, list[str]] | None) -> None:
+        later = None if crash is None else (crash[0] + 15, crash[1])
+        self._plan(later, interruption)
+        self.stage.sweep()
+
+    @rule(
+        outcomes=st.lists(st.sampled_from(OUTCOMES), max_size=4),
+        default=st.sampled_from(OUTCOMES),
+        sends=st.integers(0, 2),
+        busy=st.booleans(),
+    )
+    def circumstances(self, outcomes: list[str], default: str, sends: int, *, busy: bool) -> None:
+        """What the vendor will say, how many sends fail, whether the counters can be written."""
+        self.stage.vendor.script = list(outcomes)
+        self.stage.vendor.default = default
+        self.stage.lanes.lose_sends = sends
+        self.stage.stores.look().counters_busy = busy
+
+    # ------------------------------------------------------------------ the end
+
+    def teardown(self) -> None:
+        """Without further faults all comes to a good end."""
+        stage = self.stage
+        self._plan(None, None)
+        stage.lanes.lose_sends = 0
+        stage.stores.look().counters_busy = False
+        stage.skew(0)
+        stage.drain()
+        stage.check_end()
+
+
+class MachineOnMoto(Machine):
+    """The same, with the real stores on moto."""
+
+    def make_stage(self) -> Stage:
+        self._mock = mock_aws()
+        self._mock.start()
+        return Stage(on_moto, check_each_call=False)
+
+    @invariant()
+    def the_rules_hold(self) -> None:
+        self.stage.check()
+
+    def teardown(self) -> None:
+        try:
+            super().teardown()
+        finally:
+            self._mock.stop()
+
+
+def on_moto(clock: FakeClock) -> Stores:
+    """The real adapters on tables of their own."""
+    client = client_for_moto()
+    tables = make_tables(client, "protocol")
+    store = store_on(client, tables, clock)
+    rows = store.rows
+    assert isinstance(rows, DynamoDBRows)
+
+    def look() -> World:
+        world = World()
+        for values in rows.all(tables.names.jobs):
+            job = _job_of(values)
+            world.jobs[job.tenant, job.job_id] = job
+        for row in rows.all(tables.names.coordination):
+            kind, _, name = row["coordination_key"].partition("#")
+            if kind == "claim":
+                world.claims[name] = Claim(row["job_id"], row["ends_at_epoch_ms"])
+            elif kind == "lease":
+                world.leases[name] = LeaseRow(
+                    row["job_id"], row.get("token"), row["fence"], row["ends_at_epoch_ms"]
+                )
+            else:
+                tenant, _, shard = name.partition("#")
+                world.in_flight[tenant, int(shard)] = row["in_flight"]
+        return world
+
+    due_jobs = DynamoDBDueJobs(Table(client), tables.names.jobs)
+    return Stores(store.jobs, due_jobs, store.cache, InMemoryPayloads(World()), look)
+
+
+@cache
+def client_for_moto() -> DynamoDBClient:
+    """Made once, since making a client takes longer than an example."""
+    return boto3.client("dynamodb")
+
+
+def examples(count: int, steps: int) -> settings:
+    """The same examples in each run."""
+    return settings(
+        max_examples=count,
+        stateful_step_count=steps,
+        deadline=None,
+        derandomize=True,
+        print_blob=True,
+        suppress_health_check=list(HealthCheck),
+    )
+
+
+class TestInMemory(Machine.TestCase):
+    settings = examples(800, 40)
+
+
+class TestOnMoto(MachineOnMoto.TestCase):
+    settings = examples(6, 20)
