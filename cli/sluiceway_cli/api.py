@@ -46,6 +46,10 @@ class Api:
         """The job as it is now."""
         return self._json("GET", f"jobs/{job_id}")
 
+    def cancel(self, job_id: str) -> dict[str, Any]:
+        """The cancelled job."""
+        return self._json("POST", f"jobs/{job_id}/cancel")
+
     def health(self) -> bool:
         """Whether the API answers."""
         return self._client.get("health").is_success

@@ -4,52 +4,21 @@ import contextlib
 import json
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import click
-from botocore.exceptions import BotoCoreError, ClientError
 from rich.console import Console
-from sluiceway.domain import ids
 from sluiceway.domain.api_key import SCOPES
-from sluiceway.domain.errors import SluicewayError
 
+from sluiceway_cli import console, dlq_commands, progress
 from sluiceway_cli import keys as key_making
-from sluiceway_cli import progress
-from sluiceway_cli.api import Api, ApiError, error_text
+from sluiceway_cli.api import Api
 from sluiceway_cli.target import find_target
-
-EXIT_REFUSED = 1
-EXIT_JOB_FAILED = 2
-EXIT_TIMEOUT = 3
-
-_as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON and nothing else.")
-
-
-def _use_stack(context: click.Context, _: click.Parameter, name: str | None) -> None:
-    """`--stack` may stand before the command or behind it."""
-    if name is not None:
-        context.obj = name
-
-
-def _job_id(_: click.Context, __: click.Parameter, given: str) -> str:
-    if not ids.well_formed(given):
-        raise click.BadParameter(f"{given[:64]!r} is no job's id")
-    return given
-
-
-_stack = click.option(
-    "--stack",
-    callback=_use_stack,
-    expose_value=False,
-    help="Name of a stack on AWS; else the local one of this folder.",
-)
-_tenant = click.option("--tenant", help="Local stack: use this partner's key.")
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
-@_stack
+@console.stack
 def cli() -> None:
     """Sluiceway: an asynchronous gateway for expensive, rate-limited AI models.
 
@@ -72,9 +41,9 @@ def cli() -> None:
 @click.option("--deadline-s", type=int)
 @click.option("--wait", is_flag=True, help="Wait until the job has ended.")
 @click.option("--timeout", default=600.0, show_default=True, help="Seconds to wait at most.")
-@_tenant
-@_stack
-@_as_json
+@console.tenant
+@console.stack
+@console.as_json
 @click.pass_obj
 def submit(
     stack: str | None,
@@ -94,24 +63,24 @@ def submit(
     PROMPT is text; --input takes {"messages": [...]} instead; without either, standard input is
     the text.
     """
-    with _errors_told(as_json=as_json):
-        api = _api(stack, tenant)
+    with console.errors_told(as_json=as_json):
+        api = console.partner_api(stack, tenant)
         body: dict[str, Any] = {"model": model, "input": _input(prompt, input_file)}
         if options is not None:
-            body["options"] = _json_option("--options", options)
+            body["options"] = console.json_option("--options", options)
         body |= {name: value for name, value in optional.items() if value is not None}
         job = api.submit(body)
         if wait:
             job = _wait(api, job, timeout, as_json=as_json)
-        _print_job(job, as_json=as_json)
+        _print_end(job, as_json=as_json)
 
 
 @cli.command("wait")
-@click.argument("job_id", callback=_job_id)
+@click.argument("job_id", callback=console.job_id)
 @click.option("--timeout", default=600.0, show_default=True, help="Seconds to wait at most.")
-@_tenant
-@_stack
-@_as_json
+@console.tenant
+@console.stack
+@console.as_json
 @click.pass_obj
 def wait_for_job(
     stack: str | None,
@@ -121,10 +90,10 @@ def wait_for_job(
     as_json: bool,  # noqa: FBT001
 ) -> None:
     """Wait until JOB_ID has ended, and print it."""
-    with _errors_told(as_json=as_json):
-        api = _api(stack, tenant)
+    with console.errors_told(as_json=as_json):
+        api = console.partner_api(stack, tenant)
         job = _wait(api, api.job(job_id), timeout, as_json=as_json)
-        _print_job(job, as_json=as_json)
+        _print_end(job, as_json=as_json)
 
 
 # ------------------------------------------------------------------------------------ jobs
@@ -132,26 +101,42 @@ def wait_for_job(
 
 @cli.group()
 def jobs() -> None:
-    """Look at jobs as an operator."""
+    """Look at jobs, and cancel them."""
 
 
 @jobs.command("show")
-@click.argument("job_id", callback=_job_id)
-@_tenant
-@_stack
-@_as_json
+@click.argument("job_id", callback=console.job_id)
+@console.tenant
+@console.stack
+@console.as_json
 @click.pass_obj
 def show_job(stack: str | None, job_id: str, tenant: str | None, as_json: bool) -> None:  # noqa: FBT001
     """Print what is known of JOB_ID; an operator names the tenant, a partner has a key."""
-    with _errors_told(as_json=as_json):
+    with console.errors_told(as_json=as_json):
         target = find_target(stack)
         if target.can_read_tables and tenant is not None:
             job = target.job(tenant, job_id)
             if job is None:
                 raise click.ClickException(f"{tenant} has no job {job_id}.")
-            _print_row(job, as_json=as_json)
+            console.print_row(job, as_json=as_json)
         else:
-            _print_job(_api(stack, tenant).job(job_id), as_json=as_json)
+            _print_end(console.partner_api(stack, tenant).job(job_id), as_json=as_json)
+
+
+@jobs.command("cancel")
+@click.argument("job_id", callback=console.job_id)
+@console.tenant
+@console.stack
+@console.as_json
+@click.pass_obj
+def cancel_job(stack: str | None, job_id: str, tenant: str | None, as_json: bool) -> None:  # noqa: FBT001
+    """Cancel JOB_ID, as its partner; again changes nothing. A call that runs is aborted."""
+    with console.errors_told(as_json=as_json):
+        job = console.partner_api(stack, tenant).cancel(job_id)
+        console.print_job(job, as_json=as_json)
+
+
+cli.add_command(dlq_commands.group)
 
 
 # ------------------------------------------------------------------------------------ keys
@@ -174,8 +159,8 @@ def keys() -> None:
     help="May be given several times.",
 )
 @click.option("--expires-in-days", type=click.FloatRange(min=0, min_open=True, max=3650))
-@_stack
-@_as_json
+@console.stack
+@console.as_json
 @click.pass_obj
 def create_key(
     stack: str | None,
@@ -185,7 +170,7 @@ def create_key(
     as_json: bool,  # noqa: FBT001
 ) -> None:
     """Make a key for TENANT. It is shown once: nobody can look it up later."""
-    with _errors_told(as_json=as_json):
+    with console.errors_told(as_json=as_json):
         target = find_target(stack)
         key, stored = key_making.create_key(
             key_making.valid_tenant(tenant),
@@ -199,18 +184,18 @@ def create_key(
             click.echo(json.dumps(told))
             return
         click.echo(f"key      {key}")
-        _print_fields({name: value for name, value in told.items() if name != "key"})
+        console.print_fields({name: value for name, value in told.items() if name != "key"})
         click.echo("Keep it now: it is not shown again.", err=True)
 
 
 @keys.command("list")
 @click.option("--tenant", help="Only this tenant's.")
-@_stack
-@_as_json
+@console.stack
+@console.as_json
 @click.pass_obj
 def list_keys(stack: str | None, tenant: str | None, as_json: bool) -> None:  # noqa: FBT001
     """List the keys: who, what for, until when; never the key itself."""
-    with _errors_told(as_json=as_json):
+    with console.errors_told(as_json=as_json):
         target = find_target(stack)
         now_s = target.clock.now_ms() / 1000
         listed = [
@@ -233,12 +218,12 @@ def list_keys(stack: str | None, tenant: str | None, as_json: bool) -> None:  # 
 
 @keys.command("revoke")
 @click.argument("key_id")
-@_stack
-@_as_json
+@console.stack
+@console.as_json
 @click.pass_obj
 def revoke_key(stack: str | None, key_id: str, as_json: bool) -> None:  # noqa: FBT001
     """Revoke KEY_ID. It stops working within a minute: the gateway asks again after 60 seconds."""
-    with _errors_told(as_json=as_json):
+    with console.errors_told(as_json=as_json):
         target = find_target(stack)
         now_s = target.clock.now_ms() // 1000
         revoked = target.partner_keys().revoke(key_id, now_s=now_s)
@@ -248,7 +233,7 @@ def revoke_key(stack: str | None, key_id: str, as_json: bool) -> None:  # noqa: 
         if as_json:
             click.echo(json.dumps(told))
         else:
-            _print_fields(told)
+            console.print_fields(told)
 
 
 # ------------------------------------------------------------------------------------ local
@@ -273,7 +258,7 @@ def local() -> None:
     "--catalogue", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="TOML file."
 )
 @click.option("--built", is_flag=True, help="Deploy what `make build` made, as on AWS.")
-@_as_json
+@console.as_json
 def local_up(
     detach: bool,  # noqa: FBT001
     port: int,
@@ -285,15 +270,15 @@ def local_up(
     """Start the emulator and the simulator, and deploy. Again: deploy anew, keep the data."""
     from sluiceway_local import stack as local_stack  # noqa: PLC0415 - partners don't have it
 
-    console = Console(stderr=True)
-    with _errors_told(as_json=as_json):
+    terminal = Console(stderr=True)
+    with console.errors_told(as_json=as_json):
         stack = local_stack.up(
             local_stack.source(built=built),
             port=port,
             vendor_url=vendor_url,
             catalogue=catalogue or local_stack.DEFAULT_CATALOGUE,
-            say=lambda text: None if as_json else console.print(f"[dim]·[/] {text}"),
-            python=local_stack.interpreter(built=built, say=console.print),
+            say=lambda text: None if as_json else terminal.print(f"[dim]·[/] {text}"),
+            python=local_stack.interpreter(built=built, say=terminal.print),
         )
         if as_json:
             click.echo(json.dumps(local_stack.status()))
@@ -313,7 +298,7 @@ def local_up(
 
 
 @local.command("down")
-@_as_json
+@console.as_json
 def local_down(as_json: bool) -> None:  # noqa: FBT001
     """Stop what `local up` started, and nothing else."""
     from sluiceway_local import stack as local_stack  # noqa: PLC0415
@@ -326,7 +311,7 @@ def local_down(as_json: bool) -> None:  # noqa: FBT001
 
 
 @local.command("status")
-@_as_json
+@console.as_json
 def local_status(as_json: bool) -> None:  # noqa: FBT001
     """Say what runs here; exit 1 when nothing does."""
     from sluiceway_local import stack as local_stack  # noqa: PLC0415
@@ -336,7 +321,7 @@ def local_status(as_json: bool) -> None:  # noqa: FBT001
         click.echo(json.dumps(told))
     elif told["running"]:
         processes = [f"{name}={pid}" for name, pid in told["processes"].items()]
-        _print_fields(told | {"processes": processes})
+        console.print_fields(told | {"processes": processes})
     else:
         click.echo("not running; start it with: sluiceway local up")
     sys.exit(0 if told["running"] else 1)
@@ -353,35 +338,23 @@ def demo(port: int) -> None:
     """Show the main job on a local stack of its own, step by step, and stop it again."""
     from sluiceway_local.demo import run_demo  # noqa: PLC0415
 
-    with _errors_told(as_json=False):
+    with console.errors_told(as_json=False):
         run_demo(Console(highlight=False), port=port)
 
 
 # ------------------------------------------------------------------------------------ pieces
 
 
-def _api(stack: str | None, tenant: str | None) -> Api:
-    target = find_target(stack)
-    return Api(target.api_url, target.api_key(tenant))
-
-
 def _input(prompt: str | None, file: Any) -> Any:
     if prompt is not None and file is not None:
         raise click.UsageError("Give PROMPT or --input, not both.")
     if file is not None:
-        return _json_option("--input", file.read())
+        return console.json_option("--input", file.read())
     if prompt is not None:
         return prompt
     if sys.stdin.isatty():
         raise click.UsageError("Give PROMPT, --input, or text on standard input.")
     return sys.stdin.read()
-
-
-def _json_option(name: str, text: str | bytes) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        raise click.UsageError(f"{name} is not JSON: {error}") from error
 
 
 def _wait(api: Api, job: dict[str, Any], timeout_s: float, *, as_json: bool) -> dict[str, Any]:
@@ -392,54 +365,18 @@ def _wait(api: Api, job: dict[str, Any], timeout_s: float, *, as_json: bool) -> 
         while job["status"] in progress.OPEN:
             if time.monotonic() >= ends:
                 click.echo(f"still {job['status']} after {timeout_s:g} s: {job['id']}", err=True)
-                sys.exit(EXIT_TIMEOUT)
+                sys.exit(console.EXIT_TIMEOUT)
             time.sleep(min(api.retry_after_s, max(0.0, ends - time.monotonic())))
             job = api.job(job["id"])
             show(job)
     return job
 
 
-def _print_job(job: dict[str, Any], *, as_json: bool) -> None:
-    if as_json:
-        click.echo(json.dumps(job, ensure_ascii=False))
-    else:
-        for line in progress.lines(job):
-            click.echo(line)
+def _print_end(job: dict[str, Any], *, as_json: bool) -> None:
+    """Prints the job; the exit code says whether it came to nothing."""
+    console.print_job(job, as_json=as_json)
     if job["status"] in {"failed", "dead_lettered", "cancelled"}:
-        sys.exit(EXIT_JOB_FAILED)
-
-
-def _print_row(row: dict[str, Any], *, as_json: bool) -> None:
-    if as_json:
-        click.echo(json.dumps(row, ensure_ascii=False))
-    else:
-        _print_fields(row)
-
-
-def _print_fields(fields: dict[str, Any]) -> None:
-    width = max(map(len, fields))
-    for name, value in fields.items():
-        if isinstance(value, list):
-            value = " ".join(map(str, value))  # noqa: PLW2901
-        if value is not None:
-            click.echo(f"{name:<{width}}  {value}")
-
-
-@contextlib.contextmanager
-def _errors_told(*, as_json: bool) -> Iterator[None]:
-    """What went wrong, in one line or as JSON, and never as a traceback."""
-    try:
-        yield
-    except ApiError as error:
-        if as_json:
-            click.echo(json.dumps({"error": error.problem}))
-        else:
-            click.echo(f"Error: {error_text(error)}", err=True)
-        sys.exit(EXIT_REFUSED)
-    except (ClientError, BotoCoreError) as error:
-        raise click.ClickException(f"AWS or the local stack: {error}") from error
-    except (SluicewayError, RuntimeError, ValueError, OSError) as error:
-        raise click.ClickException(str(error)) from error
+        sys.exit(console.EXIT_JOB_FAILED)
 
 
 def main() -> None:

@@ -2,7 +2,9 @@
 
 import json
 import os
+import secrets
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +12,27 @@ import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 from sluiceway.adapters.dynamodb import Table
+from sluiceway.adapters.dynamodb_cache import DynamoDBCache
 from sluiceway.adapters.dynamodb_jobs import DynamoDBJobs, TableNames
 from sluiceway.adapters.dynamodb_partner_keys import DynamoDBPartnerKeys
-from sluiceway.bootstrap import SystemClock
-from sluiceway.domain.job import Job
+from sluiceway.adapters.s3_payloads import S3Payloads
+from sluiceway.adapters.sqs_queue import SQSJobQueue
+from sluiceway.bootstrap import SystemClock, packaged_catalogue
+from sluiceway.domain import catalogue as catalogues
+from sluiceway.domain.catalogue import Catalogue
+from sluiceway.domain.job import Job, JobError
 from sluiceway.http import rfc3339
-from sluiceway.ports import Clock, PartnerKeys
+from sluiceway.ports import Clock, JobStore, PartnerKeys
+
+from sluiceway_cli.dead_letters import DeadLetters
+from sluiceway_cli.dlq import Operator, Submitting
 
 LOCAL_FILE = Path(".sluiceway/local.json")
+LOCAL_CATALOGUE = Path(".sluiceway/catalogue.toml")
 KEY_VARIABLE = "SLUICEWAY_API_KEY"
 URL_VARIABLE = "SLUICEWAY_API_URL"
+
+_PATIENT = Config(connect_timeout=3, retries={"mode": "standard", "total_max_attempts": 2})
 
 
 @dataclass(frozen=True)
@@ -31,6 +44,8 @@ class Target:
     partners: dict[str, str] = field(default_factory=dict)
     endpoint_url: str | None = None
     region: str | None = None
+    local: bool = False
+    """The stack of this folder."""
     clock: Clock = field(default_factory=SystemClock)
 
     @property
@@ -50,9 +65,8 @@ class Target:
             raise ValueError(f"set {KEY_VARIABLE}, or name a partner of the local stack: --tenant")
         return key
 
-    def client(self, service: Any) -> Any:
+    def client(self, service: Any, config: Config = _PATIENT) -> Any:
         """A client of the installation's AWS services."""
-        config = Config(connect_timeout=3, retries={"mode": "standard", "total_max_attempts": 2})
         if self.endpoint_url is None:
             return boto3.client(service, config=config)
         return boto3.client(
@@ -66,18 +80,80 @@ class Target:
 
     def partner_keys(self) -> PartnerKeys:
         """The API keys."""
-        return DynamoDBPartnerKeys(self._table(), self._output("PartnersTableName"))
+        return DynamoDBPartnerKeys(self._table, self._output("PartnersTableName"))
 
     def job(self, tenant: str, job_id: str) -> dict[str, Any] | None:
         """A job's row as an operator reads it; never its input or result."""
-        names = TableNames(
+        job = self.find_job(job_id, tenant)
+        return None if job is None else job_row(job)
+
+    def find_job(self, job_id: str, tenant: str | None = None) -> Job | None:
+        """The job of this tenant; without one, of whichever tenant with a key has it.
+
+        The owner is a part of a job's key, so there is no other way to find it by its id alone.
+        """
+        if tenant is not None:
+            return self.jobs.get(tenant, job_id)
+        tenants = sorted({key.tenant for key in self.partner_keys().all()})
+        found = (self.jobs.get(owner, job_id) for owner in tenants)
+        return next((job for job in found if job is not None), None)
+
+    @cached_property
+    def jobs(self) -> JobStore:
+        """The jobs, for operators."""
+        return DynamoDBJobs(self._table, self._names, clock=self.clock)
+
+    def operator(self) -> Operator:
+        """What the commands on the dead-letter queue work with."""
+        letters = DeadLetters(
+            self.client("sqs"), self._output("DeadLetterQueueUrl"), self._lane_urls
+        )
+        return Operator(letters, self.jobs, self._claimed_by, self.clock)
+
+    def submitting(self) -> Submitting:
+        """What an operator's submit works with."""
+        # A send that was decided ends within 3 s, and is tried once (adapters/sqs_queue.py).
+        once = Config(
+            connect_timeout=0.5,
+            read_timeout=1.5,
+            retries={"mode": "standard", "total_max_attempts": 1},
+        )
+        return Submitting(
+            catalogue=self.catalogue(),
+            cache=DynamoDBCache(self._table, self._output("CacheTableName")),
+            payloads=S3Payloads(lambda: self.client("s3"), self._output("PayloadBucketName")),
+            queue=SQSJobQueue(self.client("sqs", once), self._lane_urls),
+            randomness=secrets.token_bytes,
+        )
+
+    def catalogue(self) -> Catalogue:
+        """What the local stack was deployed with; for a stack on AWS, what is packaged here."""
+        if self.local:
+            return catalogues.parse(LOCAL_CATALOGUE.read_text("utf-8"))
+        return packaged_catalogue()
+
+    def _claimed_by(self, job: Job) -> str | None:
+        row = self._table.read(
+            self._names.coordination, {"coordination_key": f"claim#{job.job_key}"}
+        )
+        return None if row is None else str(row["job_id"])
+
+    @property
+    def _lane_urls(self) -> dict[str, str]:
+        return {
+            "interactive": self._output("InteractiveQueueUrl"),
+            "batch": self._output("BatchQueueUrl"),
+        }
+
+    @property
+    def _names(self) -> TableNames:
+        return TableNames(
             self._output("JobsTableName"),
             self._output("CacheTableName"),
             self._output("CoordinationTableName"),
         )
-        job = DynamoDBJobs(self._table(), names, clock=self.clock).get(tenant, job_id)
-        return None if job is None else job_row(job)
 
+    @cached_property
     def _table(self) -> Table:
         return Table(self.client("dynamodb"))
 
@@ -104,6 +180,7 @@ def find_target(stack: str | None) -> Target:
                 partners=local["partners"],
                 endpoint_url=local["endpoint_url"],
                 region=local["region"],
+                local=True,
             )
         except (ValueError, KeyError, TypeError):
             raise ValueError(
@@ -152,25 +229,55 @@ def job_row(job: Job) -> dict[str, Any]:
         "attempts": job.attempts,
         "attempts_total": job.attempts_total,
         "receives": job.receives,
+        "redrives": job.redrives,
+        "resends": job.resends,
         "created_at": rfc3339(job.created_at_epoch_ms),
+        "enqueued_at": rfc3339(job.enqueued_at_epoch_ms),
         "started_at": rfc3339(job.started_at_epoch_ms),
+        "called_at": rfc3339(job.called_at_epoch_ms),
         "completed_at": rfc3339(job.completed_at_epoch_ms),
         "failed_at": rfc3339(job.failed_at_epoch_ms),
         "deadline": rfc3339(job.deadline_epoch_ms),
         "due_at": rfc3339(job.due_at_epoch_ms),
         "not_before": rfc3339(job.not_before_epoch_ms),
+        "parked": job.parked,
+        "discarded": job.discarded,
+        "unsettled": job.unsettled,
         "queue_wait_ms": job.queue_wait_ms,
         "upstream_latency_ms": job.upstream_latency_ms,
         "result_source": job.result_source,
+        "input_tokens": job.input_tokens,
+        "output_tokens": job.output_tokens,
+        "cost_nanos": job.cost_nanos,
+        "saved_nanos": job.saved_nanos,
         "vendor_request_id": job.vendor_request_id,
         "fence": job.fence,
+        "revision": job.revision,
         "job_key": job.job_key,
         "cache_key": job.cache_key,
+        "cache_scope": job.cache_scope,
+        "counter_shard": job.counter_shard,
         "request_id": job.request_id,
         "correlation_id": job.correlation_id,
+        "trace_header": job.trace_header,
         "key_id": job.key_id,
-        "errors": [
-            f"attempt {error.attempt}, {rfc3339(error.at_epoch_ms)}, {error.code}: {error.message}"
-            for error in job.last_errors
-        ],
+        "input_ref": job.input.ref,
+        "result_ref": job.result.ref if job.result else None,
+        "metadata": job.metadata,
+        "callbacks": len(job.callback_urls),
+        "error_code": job.error.code if job.error else None,
+        "reason": job.error.message if job.error else None,
+        "last_errors": [_error_row(error) for error in job.last_errors],
+    }
+
+
+def _error_row(error: JobError) -> dict[str, Any]:
+    return {
+        "attempt": error.attempt,
+        "at": rfc3339(error.at_epoch_ms),
+        "code": error.code,
+        "message": error.message,
+        "retryable": error.retryable,
+        "error_class": error.error_class,
+        "http_status": error.http_status,
     }

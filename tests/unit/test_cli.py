@@ -5,10 +5,17 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+import httpx
 import pytest
 from click.testing import CliRunner, Result
+from sluiceway.domain.payload import Payload
+from sluiceway_cli.api import Api
+from sluiceway_cli.dlq_commands import dead_letter_line
 from sluiceway_cli.main import cli
 from sluiceway_cli.progress import lines
+from sluiceway_cli.target import job_row
+
+from tests.fakes.examples import a_job, failed
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,7 +42,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run(*arguments: str) -> Result:
-    return CliRunner().invoke(cli, arguments)
+    return CliRunner().invoke(cli, arguments, input='"a text"')
 
 
 def stand_at(folder: Path, text: str) -> None:
@@ -57,6 +64,13 @@ def assert_told(result: Result, *, code: int) -> None:
         ("wait", JOB_ID, "--tenant", "acme"),
         ("keys", "list"),
         ("jobs", "show", JOB_ID),
+        ("jobs", "cancel", JOB_ID),
+        ("dlq", "list"),
+        ("dlq", "show", JOB_ID),
+        ("dlq", "redrive", JOB_ID),
+        ("dlq", "redrive", "--all"),
+        ("dlq", "discard", JOB_ID),
+        ("dlq", "resubmit", JOB_ID, "--input", "-"),
     ],
     ids=" ".join,
 )
@@ -104,6 +118,13 @@ def test_local_down_with_a_damaged_file_has_nothing_to_stop(folder: Path, text: 
         ("keys", "list"),
         ("jobs", "show", JOB_ID, "--tenant", "acme"),
         ("submit", "demo-chat", "x", "--tenant", "acme"),
+        ("jobs", "cancel", JOB_ID, "--tenant", "acme"),
+        ("dlq", "list"),
+        ("dlq", "show", JOB_ID),
+        ("dlq", "redrive", JOB_ID),
+        ("dlq", "redrive", "--all"),
+        ("dlq", "discard", JOB_ID),
+        ("dlq", "resubmit", JOB_ID, "--input", "-"),
     ],
     ids=" ".join,
 )
@@ -114,9 +135,31 @@ def test_command_at_a_stack_that_is_gone_says_so(folder: Path, command: tuple[st
 
 
 @pytest.mark.parametrize("job_id", ["", "../health", "job_", "x" * 2000, "job_ä"])
-@pytest.mark.parametrize("command", [("wait",), ("jobs", "show")], ids=" ".join)
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("wait",),
+        ("jobs", "show"),
+        ("jobs", "cancel"),
+        ("dlq", "show"),
+        ("dlq", "redrive"),
+        ("dlq", "discard"),
+        ("dlq", "resubmit", "--input", "-"),
+    ],
+    ids=" ".join,
+)
 def test_command_refuses_what_is_no_job_id(command: tuple[str, ...], job_id: str) -> None:
     assert_told(run(*command, job_id), code=2)
+
+
+@pytest.mark.parametrize("arguments", [(), ("--all", JOB_ID)], ids=["neither", "both"])
+def test_redrive_takes_jobs_or_all(arguments: tuple[str, ...]) -> None:
+    assert_told(run("dlq", "redrive", *arguments), code=2)
+
+
+@pytest.mark.parametrize("rate", ["0", "-1", "501", "x"])
+def test_redrive_refuses_a_rate_that_sqs_does_not_have(rate: str) -> None:
+    assert_told(run("dlq", "redrive", "--all", "--rate", rate), code=2)
 
 
 @pytest.mark.parametrize("port", ["0", "-1", "65536", "x"])
@@ -153,6 +196,71 @@ def test_submit_refuses_options_that_are_no_json(folder: Path) -> None:
     result = run("submit", "demo-chat", "x", "--tenant", "acme", "--options", "{")
 
     assert_told(result, code=2)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({}, "attempts 4  2 min old  vendor_rejected: No."),
+        ({"copies": 3}, "2 min old  3 copies  vendor_rejected"),
+        ({"age_s": 7}, "7 s old"),
+        ({"age_s": 90_000}, "1 d old"),
+        ({"stray": True, "why_stray": "the job is completed"}, "stray: the job is completed"),
+        ({"status": None, "stray": True, "why_stray": "there is no such job"}, "no such job"),
+        (
+            {"job_id": None, "stray": True, "why_stray": "not ours", "message_id": "m", "bytes": 7},
+            "message m  stray: not ours (7 bytes)",
+        ),
+    ],
+)
+def test_dead_letter_is_one_line(changes: dict[str, object], told: str) -> None:
+    entry = {
+        "job_id": JOB_ID,
+        "tenant": "acme",
+        "status": "dead_lettered",
+        "model": "demo-chat",
+        "error_code": "vendor_rejected",
+        "reason": "No.",
+        "attempts": 4,
+        "age_s": 130,
+        "copies": 1,
+        "stray": False,
+        "why_stray": None,
+    }
+
+    line = dead_letter_line({**entry, **changes})
+
+    assert told in line
+    assert "\n" not in line
+
+
+def test_row_tells_its_last_errors_and_no_input() -> None:
+    secret = Payload(inline=b"a-prompt-that-nobody-may-read")
+
+    row = job_row(failed(a_job(input=secret, callback_urls=("https://a.example/?key=1",))))
+
+    (error,) = row["last_errors"]
+    assert (error["code"], error["http_status"]) == ("vendor_unavailable", 503)
+    assert row["callbacks"] == 1
+    for private in ("a-prompt", "a.example"):
+        assert private not in json.dumps(row)
+
+
+def test_cancel_asks_the_api_as_the_partner() -> None:
+    asked: list[httpx.Request] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(request)
+        return httpx.Response(200, json={"id": JOB_ID, "status": "cancelled"})
+
+    api = Api("http://127.0.0.1/v1", "swk_x", transport=httpx.MockTransport(answer))
+    job = api.cancel(JOB_ID)
+    api.close()
+
+    (request,) = asked
+    assert job["status"] == "cancelled"
+    assert (request.method, request.url.path) == ("POST", f"/v1/jobs/{JOB_ID}/cancel")
+    assert request.headers["authorization"] == "Bearer swk_x"
 
 
 def test_result_that_is_too_large_is_shown_by_its_address() -> None:

@@ -1,0 +1,679 @@
+"""Operating the dead-letter queue: real messages in moto's SQS, jobs in the fake store."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import boto3
+import pytest
+from botocore.exceptions import ClientError
+from moto import mock_aws
+from sluiceway.adapters.sqs_queue import SQSJobQueue, message_body, read_body
+from sluiceway.domain import catalogue
+from sluiceway.domain import job as transitions
+from sluiceway.domain.errors import ModelNotFoundError, RejectedError, ValidationFailedError
+from sluiceway.domain.job import Job, JobStatus
+from sluiceway.domain.payload import Payload, compress
+from sluiceway.usecases import payloads as payloads_of
+from sluiceway.usecases.run_job import Acknowledge, Delivery, Worker, run_job
+from sluiceway_cli import dlq
+from sluiceway_cli.dead_letters import SENT_BY_HAND, DeadLetters
+
+from tests.fakes.examples import a_job, an_entry, completed, failed
+from tests.fakes.in_memory import (
+    NOW_MS,
+    Claim,
+    FakeClock,
+    FakeVendors,
+    InMemoryCache,
+    InMemoryJobs,
+    InMemoryPayloads,
+    RecordingTelemetry,
+    World,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from mypy_boto3_sqs import SQSClient
+
+CATALOGUE = catalogue.parse(
+    '[vendors.v]\n[models.demo-chat]\nvendor = "v"\nvendor_model = "m"\nversion = "1"\n'
+)
+LANES = ("interactive", "batch")
+SECRET = "a-prompt-that-nobody-may-read"
+
+
+class Queues:
+    """A client of moto that counts its sends, refuses some, and may move messages by itself."""
+
+    def __init__(self, client: SQSClient, urls: dict[str, str]) -> None:
+        self._client = client
+        self._urls = urls
+        self.refuses: set[str] = set()
+        """Job ids whose messages it doesn't take."""
+        self.sent: list[tuple[str, str]] = []
+        """Lane and job id."""
+        self.moves_by_itself = False
+        self.tasks: list[dict[str, Any]] = []
+        self.sent_by_hand: set[str] = set()
+        """Job ids whose messages have no source."""
+        self._failure: str | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    def send_message(self, **request: Any) -> Any:
+        work = read_body(request["MessageBody"])
+        assert work is not None
+        if work[1] in self.refuses:
+            raise ClientError({"Error": {"Code": "Throttled", "Message": "later"}}, "SendMessage")
+        lane = next(lane for lane, url in self._urls.items() if url == request["QueueUrl"])
+        self.sent.append((lane, work[1]))
+        return self._client.send_message(**request)
+
+    def list_message_move_tasks(self, **request: Any) -> Any:
+        if not self.moves_by_itself:
+            raise NotImplementedError
+        assert request["SourceArn"].endswith(":dead")
+        status = {"Status": "FAILED", "FailureReason": self._failure} if self._failure else {}
+        return {"Results": [{"Status": "COMPLETED", **status}] if self.tasks else []}
+
+    def start_message_move_task(self, **request: Any) -> Any:
+        """As SQS does it: each to its source, and a failure for one that has none."""
+        self.tasks.append(request)
+        self._failure = None
+        url = self._urls["dead"]
+        while messages := self._client.receive_message(
+            QueueUrl=url, MaxNumberOfMessages=10, VisibilityTimeout=0
+        ).get("Messages"):
+            for message in messages:
+                work = read_body(message["Body"])
+                assert work is not None
+                if work[1] in self.sent_by_hand and "DestinationArn" not in request:
+                    self._failure = SENT_BY_HAND
+                    return
+                self.sent.append((request.get("DestinationArn", "its source"), work[1]))
+                self._client.delete_message(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
+
+
+@dataclass
+class Desk:
+    """An operator's desk: queues, tables and a clock."""
+
+    sqs: SQSClient
+    urls: dict[str, str]
+    world: World
+    clock: FakeClock
+    pauses: list[float] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.queues = Queues(self.sqs, self.urls)
+        self.jobs = InMemoryJobs(self.world, clock=self.clock)
+        self.letters = DeadLetters(
+            self.queues,  # type: ignore[arg-type]
+            self.urls["dead"],
+            {lane: self.urls[lane] for lane in LANES},
+            wait_s=0,
+            pause=self._pause,
+        )
+        self.operator = dlq.Operator(
+            self.letters, self.jobs, self._claimed_by, self.clock, pause=self._pause
+        )
+        self.submitting = dlq.Submitting(
+            catalogue=CATALOGUE,
+            cache=InMemoryCache(self.world),
+            payloads=InMemoryPayloads(self.world),
+            queue=SQSJobQueue(self.queues, self.urls),  # type: ignore[arg-type]
+            randomness=bytes,
+        )
+
+    def _pause(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        self.clock.advance(s=seconds)
+
+    def _claimed_by(self, job: Job) -> str | None:
+        claim = self.world.claims.get(job.job_key)
+        return claim.job_id if claim else None
+
+    def put(self, job: Job, *, copies: int = 1) -> Job:
+        """The job's row, and its messages in the dead-letter queue."""
+        self.world.jobs[job.tenant, job.job_id] = job
+        for _ in range(copies):
+            self.put_body(message_body(job.tenant, job.job_id))
+        return job
+
+    def put_body(self, body: str) -> None:
+        self.sqs.send_message(QueueUrl=self.urls["dead"], MessageBody=body)
+
+    def row(self, job: Job) -> Job:
+        return self.world.jobs[job.tenant, job.job_id]
+
+    def in_queue(self, name: str = "dead") -> list[str]:
+        """The bodies of the visible messages."""
+        answer = self.sqs.receive_message(
+            QueueUrl=self.urls[name], MaxNumberOfMessages=10, VisibilityTimeout=0
+        )
+        return [message["Body"] for message in answer.get("Messages", [])]
+
+    def count(self, name: str = "dead") -> int:
+        """The messages, hidden ones included."""
+        answer = self.sqs.get_queue_attributes(
+            QueueUrl=self.urls[name],
+            AttributeNames=[
+                "ApproximateNumberOfMessages",
+                "ApproximateNumberOfMessagesNotVisible",
+            ],
+        )
+        return sum(map(int, answer["Attributes"].values()))
+
+    def redrive_all(self) -> list[dlq.Outcome]:
+        return list(dlq.redrive_all(self.operator, rate=10))
+
+    def redrive(self, *jobs: Job) -> list[dlq.Outcome]:
+        found = {job.job_id: self.jobs.get(job.tenant, job.job_id) for job in jobs}
+        return dlq.redrive_jobs(self.operator, found, rate=10)
+
+    def work_off(self, *, vendors: FakeVendors | None = None) -> list[Any]:
+        """A worker takes every message of the lanes once."""
+        worker = Worker(
+            catalogue=CATALOGUE,
+            jobs=self.jobs,
+            cache=self.submitting.cache,
+            payloads=self.submitting.payloads,
+            vendors=vendors or FakeVendors(),
+            clock=self.clock,
+            telemetry=RecordingTelemetry(),
+            rand=lambda: 0.0,
+            token=lambda: f"token-{self.clock.advance(1)}",
+            lease_ms=100_000,
+        )
+        decisions = []
+        for lane in LANES:
+            while messages := self.sqs.receive_message(QueueUrl=self.urls[lane]).get("Messages"):
+                work = read_body(messages[0]["Body"])
+                assert work is not None
+                delivery = Delivery(
+                    *work,
+                    receives=1,
+                    enqueued_at_ms=self.clock.now_ms(),
+                    lane=lane,
+                    function_ends_ms=self.clock.now_ms() + 120_000,
+                )
+                decisions.append(run_job(delivery, worker))
+        return decisions
+
+
+@pytest.fixture(scope="module")
+def sqs() -> SQSClient:
+    return boto3.client("sqs")
+
+
+@pytest.fixture
+def desk(sqs: SQSClient, clock: FakeClock, world: World) -> Iterator[Desk]:
+    with mock_aws():
+        urls = {name: sqs.create_queue(QueueName=name)["QueueUrl"] for name in ("dead", *LANES)}
+        clock.advance(s=60)
+        yield Desk(sqs, urls, world, clock)
+
+
+def dead(number: int = 1, **changes: Any) -> Job:
+    """A job that failed at NOW_MS + 1 s, and is dead_lettered."""
+    return replace(failed(a_job(number), last_receive=True), attempts=4, **changes)
+
+
+def names(outcomes: list[dlq.Outcome]) -> list[str]:
+    return [one.outcome for one in outcomes]
+
+
+# ------------------------------------------------------------------------------------ list
+
+
+def test_list_joins_each_message_with_its_job(desk: Desk) -> None:
+    job = desk.put(dead())
+
+    (entry,), complete = dlq.list_letters(desk.operator, limit=None)
+
+    assert complete
+    assert entry == {
+        "job_id": job.job_id,
+        "tenant": "acme",
+        "status": "dead_lettered",
+        "model": "demo-chat",
+        "lane": "interactive",
+        "error_code": "vendor_unavailable",
+        "reason": "The vendor answered 503.",
+        "attempts": 4,
+        "attempts_total": 0,
+        "redrives": 0,
+        "failed_at": "2026-01-01T00:00:01.000Z",
+        "age_s": 59,
+        "copies": 1,
+        "stray": False,
+        "why_stray": None,
+    }
+
+
+def test_list_leaves_every_message_visible(desk: Desk) -> None:
+    for number in range(25):
+        desk.put(dead(number))
+
+    first, _ = dlq.list_letters(desk.operator, limit=None)
+    second, _ = dlq.list_letters(desk.operator, limit=None)
+
+    assert len(first) == len(second) == 25
+    assert len(desk.in_queue()) == 10
+
+
+def test_list_counts_copies_of_a_job_once(desk: Desk) -> None:
+    desk.put(dead(), copies=3)
+
+    (entry,), _ = dlq.list_letters(desk.operator, limit=None)
+
+    assert entry["copies"] == 3
+
+
+def test_list_says_when_its_limit_cut_it_short(desk: Desk) -> None:
+    for number in range(3):
+        desk.put(dead(number))
+
+    entries, complete = dlq.list_letters(desk.operator, limit=2)
+
+    assert len(entries) == 2
+    assert not complete
+
+
+@pytest.mark.parametrize(
+    ("job", "why"),
+    [
+        (a_job(), "the job is queued: the sweeper sends it again"),
+        (completed(a_job()), "the job is completed"),
+        (transitions.cancelled(a_job(), now_ms=NOW_MS), "the job is cancelled"),
+        (transitions.discarded(dead(), now_ms=NOW_MS), "the job was discarded"),
+    ],
+    ids=["open", "completed", "cancelled", "discarded"],
+)
+def test_list_shows_a_message_of_no_dead_job_as_stray(desk: Desk, job: Job, why: str) -> None:
+    desk.put(job)
+
+    (entry,), _ = dlq.list_letters(desk.operator, limit=None)
+
+    assert entry["stray"]
+    assert entry["why_stray"] == why
+
+
+def test_list_shows_unknown_jobs(desk: Desk) -> None:
+    desk.put_body(message_body("acme", a_job().job_id))
+
+    (entry,), _ = dlq.list_letters(desk.operator, limit=None)
+
+    assert (entry["job_id"], entry["tenant"]) == (a_job().job_id, "acme")
+    assert entry["status"] is None
+    assert entry["why_stray"] == "there is no such job"
+
+
+def test_list_shows_unreadable_messages_without_their_bodies(desk: Desk) -> None:
+    desk.put_body(SECRET)
+
+    (entry,), _ = dlq.list_letters(desk.operator, limit=None)
+
+    assert entry["stray"]
+    assert entry["message_id"]
+    assert entry["bytes"] == len(SECRET)
+    assert SECRET not in json.dumps(entry)
+
+
+# ------------------------------------------------------------------------------------ redrive
+
+
+def test_redrive_moves_each_message_to_its_jobs_lane(desk: Desk) -> None:
+    light, heavy = desk.put(dead(1)), desk.put(dead(2, lane="batch"))
+
+    outcomes = desk.redrive_all()
+
+    assert names(outcomes) == ["redriven", "redriven"]
+    assert sorted(desk.queues.sent) == [("batch", heavy.job_id), ("interactive", light.job_id)]
+    assert desk.count() == 0
+
+
+def test_redrive_gives_fresh_attempts(desk: Desk) -> None:  # case D01
+    job = desk.put(dead())
+
+    desk.redrive_all()
+    decisions = desk.work_off()
+
+    row = desk.row(job)
+    assert decisions == [Acknowledge()]
+    assert (row.status, row.attempts, row.redrives) == (JobStatus.COMPLETED, 1, 1)
+
+
+def test_redrive_reports_each_job_and_none_blocks_the_rest(desk: Desk) -> None:  # case D11
+    for number in range(1, 98):
+        desk.put(dead(number))
+    first = desk.put(dead(98))
+    desk.put(dead(99, job_key=first.job_key))
+    twin = a_job(200)
+    desk.world.jobs[twin.tenant, twin.job_id] = twin
+    desk.world.claims[twin.job_key] = Claim(twin.job_id, twin.deadline_epoch_ms)
+    desk.put(dead(100, job_key=twin.job_key))
+    desk.queues.refuses = {dead(50).job_id}
+
+    outcomes = desk.redrive_all()
+
+    assert names(outcomes).count("redriven") == 97
+    assert names(outcomes).count("failed") == 1
+    merged = {one.job_id: one.reason for one in outcomes if one.outcome == "merged"}
+    assert len(merged) == 2
+    assert twin.job_id in merged[dead(100).job_id]
+    assert desk.in_queue() == [message_body("acme", dead(50).job_id)]
+
+
+def test_redrive_may_be_run_again(desk: Desk) -> None:  # case D11
+    jobs = [desk.put(dead(number)) for number in (1, 2)]
+    desk.queues.refuses = {jobs[0].job_id}
+
+    first = desk.redrive_all()
+    desk.queues.refuses = set()
+    second, third = desk.redrive_all(), desk.redrive_all()
+    desk.work_off()
+
+    assert sorted(names(first)) == ["failed", "redriven"]
+    assert [(one.job_id, one.outcome) for one in second] == [(jobs[0].job_id, "redriven")]
+    assert third == []
+    assert [desk.row(job).redrives for job in jobs] == [1, 1]
+
+
+def test_both_of_two_equal_jobs_have_the_one_result(desk: Desk) -> None:
+    first = desk.put(dead(1))
+    second = desk.put(dead(2, job_key=first.job_key, cache_key=first.cache_key))
+    vendors = FakeVendors()
+
+    outcomes = desk.redrive_all()
+    desk.work_off(vendors=vendors)
+
+    assert sorted(names(outcomes)) == ["merged", "redriven"]
+    assert [desk.row(job).status for job in (first, second)] == [JobStatus.COMPLETED] * 2
+    assert vendors.total == 1
+
+
+def test_redrive_sends_one_of_several_copies(desk: Desk) -> None:
+    desk.put(dead(), copies=3)
+
+    outcomes = desk.redrive_all()
+
+    assert names(outcomes) == ["redriven"]
+    assert desk.count() == 0
+    assert desk.count("interactive") == 1
+
+
+def test_redrive_keeps_the_message_of_a_job_that_fails_again_meanwhile(desk: Desk) -> None:
+    job = desk.put(dead(), copies=2)
+
+    def fail_again(_: float) -> None:
+        again = replace(job, failed_at_epoch_ms=desk.clock.now_ms(), redrives=1)
+        desk.world.jobs[job.tenant, job.job_id] = again
+
+    desk.operator = replace(desk.operator, pause=fail_again)
+
+    outcomes = desk.redrive_all()
+
+    assert names(outcomes) == ["redriven"]
+    assert desk.in_queue() == [message_body("acme", job.job_id)]
+
+
+def test_redrive_clears_strays_away_and_leaves_what_it_cannot_read(desk: Desk) -> None:
+    job = desk.put(completed(a_job()))
+    desk.put_body(message_body("acme", "job_unknown"))
+    desk.put_body(SECRET)
+
+    outcomes = desk.redrive_all()
+    decisions = desk.work_off()
+
+    assert names(outcomes) == ["skipped"] * 3
+    assert decisions == [Acknowledge()] * 2
+    assert desk.row(job) == job
+    assert desk.in_queue() == [SECRET]
+    assert SECRET not in json.dumps([one.shown() for one in outcomes])
+
+
+def test_redrive_keeps_to_its_rate(desk: Desk) -> None:
+    for number in range(20):
+        desk.put(dead(number))
+
+    list(dlq.redrive_all(desk.operator, rate=4))
+
+    assert sum(desk.pauses) == 5
+
+
+def test_redrive_waits_until_the_message_no_longer_counts_as_a_leftover(desk: Desk) -> None:
+    job = desk.put(dead(failed_at_epoch_ms=desk.clock.now_ms() - 1000))
+
+    desk.redrive_all()
+    desk.work_off()
+
+    assert desk.pauses[0] == 5
+    assert desk.row(job).status is JobStatus.COMPLETED
+
+
+# ------------------------------------------------------------------------------------ by SQS
+
+
+def test_redrive_has_sqs_move_the_messages_where_it_can(desk: Desk) -> None:
+    desk.queues.moves_by_itself = True
+    desk.put(dead(1))
+    desk.put(dead(2))
+    desk.put(completed(a_job(3)))
+
+    outcomes = desk.redrive_all()
+
+    assert sorted(names(outcomes)) == ["redriven", "redriven", "skipped"]
+    (task,) = desk.queues.tasks
+    assert task["MaxNumberOfMessagesPerSecond"] == 10
+    assert "DestinationArn" not in task
+    assert desk.count() == 0
+
+
+def test_redrive_names_the_lane_for_messages_that_somebody_sent(desk: Desk) -> None:
+    desk.queues.moves_by_itself = True
+    job = desk.put(dead(1, lane="batch"))
+    desk.queues.sent_by_hand = {job.job_id}
+
+    outcomes = desk.redrive_all()
+
+    assert names(outcomes) == ["redriven"]
+    assert desk.queues.tasks[1]["DestinationArn"].endswith(":batch")
+    assert desk.count() == 0
+
+
+def test_redrive_moves_by_hand_what_sqs_leaves_and_has_several_lanes(desk: Desk) -> None:
+    desk.queues.moves_by_itself = True
+    jobs = [desk.put(dead(1)), desk.put(dead(2, lane="batch"))]
+    desk.queues.sent_by_hand = {job.job_id for job in jobs}
+    desk.queues.refuses = {jobs[0].job_id}
+
+    outcomes = desk.redrive_all()
+
+    assert {one.job_id: one.outcome for one in outcomes} == {
+        jobs[0].job_id: "failed",
+        jobs[1].job_id: "redriven",
+    }
+    assert desk.queues.sent == [("batch", jobs[1].job_id)]
+    assert len(desk.queues.tasks) == 1
+
+
+# ------------------------------------------------------------------------------------ one job
+
+
+def test_redrive_of_a_job_leaves_the_others_messages(desk: Desk) -> None:
+    job, other = desk.put(dead(1), copies=2), desk.put(dead(2))
+
+    outcomes = desk.redrive(job)
+
+    assert names(outcomes) == ["redriven"]
+    assert desk.queues.sent == [("interactive", job.job_id)]
+    assert desk.in_queue() == [message_body("acme", other.job_id)]
+
+
+@pytest.mark.parametrize("job", [dead(), failed(a_job())], ids=["dead_lettered", "failed"])
+def test_redrive_of_a_job_without_a_message_is_written_in_the_table(desk: Desk, job: Job) -> None:
+    desk.put(job, copies=0)
+
+    (outcome,) = desk.redrive(job)
+
+    row = desk.row(job)
+    assert outcome.outcome == "redriven"
+    assert "no message" in outcome.reason
+    assert (row.status, row.attempts, row.redrives) == (JobStatus.QUEUED, 0, 1)
+    assert row.due_at_epoch_ms == desk.clock.now_ms()
+    assert desk.world.open_jobs("acme") == 1
+    assert desk.queues.sent == []
+
+
+def test_redrive_of_a_job_may_be_run_again(desk: Desk) -> None:
+    job = desk.put(dead(), copies=0)
+
+    desk.redrive(job)
+    (again,) = desk.redrive(job)
+
+    assert again.outcome == "skipped"
+    assert desk.row(job).redrives == 1
+    assert desk.world.open_jobs("acme") == 1
+
+
+def test_redrive_of_an_unknown_job_does_not_block_the_others(desk: Desk) -> None:
+    job = desk.put(dead())
+
+    outcomes = dlq.redrive_jobs(
+        desk.operator, {"job_unknown": None, job.job_id: desk.row(job)}, rate=10
+    )
+
+    assert names(outcomes) == ["failed", "redriven"]
+
+
+# ------------------------------------------------------------------------------------ discard
+
+
+def test_discard_ends_the_job_and_removes_its_messages(desk: Desk) -> None:
+    job, other = desk.put(dead(1), copies=2), desk.put(dead(2))
+
+    ended, removed = dlq.discard(desk.operator, job)
+
+    assert (ended.status, ended.discarded, removed) == (JobStatus.FAILED, True, 2)
+    assert desk.row(job) == ended
+    assert ended.error is not None
+    assert ended.error.code == "discarded"
+    assert desk.in_queue() == [message_body("acme", other.job_id)]
+
+
+def test_discard_again_removes_what_came_since(desk: Desk) -> None:
+    job = desk.put(dead())
+    ended, _ = dlq.discard(desk.operator, job)
+    desk.put(ended)
+
+    again, removed = dlq.discard(desk.operator, ended)
+
+    assert (again, removed) == (ended, 1)
+    assert desk.count() == 0
+
+
+@pytest.mark.parametrize(
+    "job",
+    [a_job(), completed(a_job()), failed(a_job()), transitions.cancelled(a_job(), now_ms=NOW_MS)],
+    ids=["queued", "completed", "failed", "cancelled"],
+)
+def test_discard_refuses_a_job_that_is_not_dead_lettered(desk: Desk, job: Job) -> None:
+    desk.put(job)
+
+    with pytest.raises(RejectedError):
+        dlq.discard(desk.operator, job)
+
+    assert desk.row(job) == job
+    assert desk.count() == 1
+
+
+# ------------------------------------------------------------------------------------ resubmit
+
+
+def with_work(job: Job) -> Job:
+    work = b'{"input":"wrong","options":{"top_p":0.5}}'
+    return replace(job, input=Payload(inline=compress(work)), metadata={"a": "b"}, lane="batch")
+
+
+def test_resubmit_makes_a_corrected_job_and_discards_the_old(desk: Desk) -> None:
+    old = desk.put(with_work(dead()))
+
+    made = dlq.resubmit(desk.operator, desk.submitting, old, corrected="right")
+
+    new = desk.world.jobs["acme", made.job_id]
+    work = payloads_of.load(new.input, payloads=desk.submitting.payloads)
+    assert json.loads(work) == {"input": "right", "options": {"top_p": 0.5}}
+    assert (new.model, new.lane, new.metadata) == (old.model, "batch", {"a": "b"})
+    assert (new.deadline_s, new.correlation_id) == (old.deadline_s, old.correlation_id)
+    assert new.key_id == dlq.OPERATOR
+    assert desk.world.claims[new.job_key].job_id == new.job_id
+    assert desk.world.open_jobs("acme") == 1
+    assert desk.row(old).discarded
+    assert desk.in_queue("batch") == [message_body("acme", new.job_id)]
+    assert desk.count() == 0
+
+
+def test_resubmit_tells_the_same_callbacks(desk: Desk) -> None:
+    urls = ("https://a.example/hook", "https://b.example/hook")
+    old = desk.put(with_work(dead(callback_urls=urls)))
+
+    made = dlq.resubmit(desk.operator, desk.submitting, old, corrected="right")
+
+    assert desk.world.jobs["acme", made.job_id].callback_urls == urls
+
+
+def test_resubmit_of_work_that_is_cached_is_answered_by_the_cache(desk: Desk) -> None:
+    old = desk.put(with_work(dead()))
+    first = dlq.resubmit(desk.operator, desk.submitting, old, corrected="right")
+    cache_key = desk.world.jobs["acme", first.job_id].cache_key
+    entry = an_entry(a_job(cache_key=cache_key), compress(b"{}"))
+    desk.world.entries[cache_key] = entry
+    other = desk.put(with_work(dead(2)))
+
+    made = dlq.resubmit(desk.operator, desk.submitting, other, corrected="right")
+
+    assert (made.job_id, made.status) == (f"hit_{cache_key}", "completed")
+    assert desk.row(other).discarded
+
+
+def test_resubmit_takes_the_members_that_a_row_does_not_keep(desk: Desk) -> None:
+    plain = dlq.resubmit(desk.operator, desk.submitting, desk.put(dead(1)), corrected="right")
+    german = dlq.resubmit(
+        desk.operator,
+        replace(desk.submitting, randomness=lambda count: b"1" * count),
+        desk.put(dead(2)),
+        corrected="right",
+        told=[("locale", "de-DE"), ("safety_profile", None)],
+    )
+
+    keys_of_both = {desk.world.jobs["acme", one.job_id].cache_key for one in (plain, german)}
+    assert len(keys_of_both) == 2
+
+
+@pytest.mark.parametrize("job", [a_job(), completed(a_job()), failed(a_job())])
+def test_resubmit_refuses_a_job_that_is_not_dead_lettered(desk: Desk, job: Job) -> None:
+    desk.put(job)
+
+    with pytest.raises(RejectedError):
+        dlq.resubmit(desk.operator, desk.submitting, job, corrected="right")
+
+    assert list(desk.world.jobs.values()) == [job]
+
+
+def test_resubmit_keeps_the_old_job_when_the_new_one_is_refused(desk: Desk) -> None:
+    job = desk.put(dead())
+
+    with pytest.raises(ValidationFailedError):
+        dlq.resubmit(desk.operator, desk.submitting, job, corrected=7)
+    nothing = replace(desk.submitting, catalogue=catalogue.parse(""))
+    with pytest.raises(ModelNotFoundError):
+        dlq.resubmit(desk.operator, nothing, job, corrected="right")
+
+    assert desk.row(job) == job
+    assert desk.count() == 1
