@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import re
+import shlex
 from dataclasses import fields
 from functools import cache
 from pathlib import Path
@@ -16,12 +17,13 @@ from pydantic import BaseModel
 from samtranslator.yaml_helper import yaml_parse
 from sluiceway import bootstrap, telemetry
 from sluiceway.adapters import dynamodb_cache, dynamodb_jobs
-from sluiceway.domain import catalogue, errors
+from sluiceway.domain import catalogue, errors, webhook
 from sluiceway.domain.job import JobError, JobStatus
 from sluiceway.domain.payload import Payload
 from sluiceway.domain.request import SubmitRequest
 from sluiceway.http import STATUS, hit_reply, job_reply
 from sluiceway.ports import PartnerKey
+from sluiceway.usecases.sweep_jobs import Swept
 from sluiceway_cli.main import cli
 from sluiceway_local import simulator, state
 
@@ -37,6 +39,7 @@ ARCHITECTURE = "docs/architecture.md"
 GLOSSARY = "docs/glossary.md"
 LOCAL = "docs/local.md"
 OPERATIONS = "docs/operations.md"
+RUNBOOK = "docs/runbook.md"
 
 DOCUMENTS = sorted(
     path.relative_to(ROOT).as_posix() for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
@@ -152,6 +155,17 @@ def test_prose_has_one_sentence_per_line(document: str) -> None:
     assert several == []
 
 
+@pytest.mark.parametrize("title", ["Guarantees", "Hazards"])
+def test_numbers_of_guarantees_and_hazards_are_in_order(title: str) -> None:
+    numbers = [
+        int(number)
+        for number in re.findall(r"^(\d+)\. ", section(ARCHITECTURE, title), re.MULTILINE)
+    ]
+
+    assert numbers
+    assert numbers == list(range(1, len(numbers) + 1))
+
+
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_documents_sell_nothing(document: str) -> None:
     text = text_of(document).lower()
@@ -211,6 +225,12 @@ def test_concurrency_is_documented() -> None:
     }
 
 
+def test_functions_are_documented() -> None:
+    functions = {path.parent.name for path in ROOT.glob("functions/*/app.py")}
+
+    assert functions == first_column(ARCHITECTURE, "Shape")
+
+
 def test_outputs_are_documented() -> None:
     assert set(template()["Outputs"]) == first_column(OPERATIONS, "Outputs")
 
@@ -240,7 +260,7 @@ def constants(node: ast.expr) -> set[str]:
 
 
 def job_error_codes() -> set[str]:
-    """What the library gives to `VendorError` and to `_error(job, code, …)`."""
+    """What the library gives to `VendorError`, to `JobError` and to `_error(job, code, …)`."""
     found: set[str] = set()
     for path in {*LAYER.rglob("*.py")} - {LAYER / "domain/errors.py"}:
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
@@ -249,6 +269,13 @@ def job_error_codes() -> set[str]:
                     found |= constants(code)
                 case ast.Call(func=ast.Name("_error"), args=[_, code, *_]):
                     found |= constants(code)
+                case ast.Call(func=ast.Name("JobError"), keywords=given):
+                    found |= {
+                        name
+                        for keyword in given
+                        if keyword.arg == "code"
+                        for name in constants(keyword.value)
+                    }
                 case ast.Assign(targets=[ast.Name("code")], value=value):
                     found |= constants(value)
                 case ast.Assign(targets=[ast.Tuple([ast.Name("code"), *_])], value=ast.Tuple(some)):
@@ -298,6 +325,22 @@ def test_job_error_codes_are_documented() -> None:
     assert job_error_codes() == first_column(ARCHITECTURE, "Error codes of jobs")
 
 
+def test_runbook_decides_on_error_codes_that_there_are() -> None:
+    assert first_column(RUNBOOK, "Decide") <= job_error_codes()
+
+
+def test_runbook_is_found_from_where_operators_look() -> None:
+    assert "(runbook.md" in text_of(OPERATIONS)
+    assert "(docs/runbook.md" in text_of("README.md")
+
+
+def test_each_command_of_dead_letters_is_in_the_runbook() -> None:
+    named = {name for name in dict(commands(cli, "sluiceway")) if " dlq " in name}
+    shown = {f"sluiceway {' '.join(words[:2])}" for words in examples_in(RUNBOOK)}
+
+    assert named <= shown
+
+
 def test_events_and_metrics_are_documented() -> None:
     documented = {
         names_in(row[0])[0]: row[2] for row in rows_of(section(OPERATIONS, "Events and metrics"))
@@ -310,6 +353,19 @@ def test_events_and_metrics_are_documented() -> None:
     assert documented == {
         name: ", ".join(map(shown, metrics)) for name, metrics in telemetry.EVENTS.items()
     }
+
+
+def test_events_of_the_bus_are_documented() -> None:
+    documented = {
+        names_in(row[0])[0]: names_in(row[1])[0]
+        for row in rows_of(section(ARCHITECTURE, "Event bus and webhooks"))
+    }
+
+    assert documented == webhook.DETAIL_TYPES
+
+
+def test_counts_of_a_sweep_are_documented() -> None:
+    assert {field.name for field in fields(Swept)} == first_column(OPERATIONS, "The sweeper")
 
 
 def test_limits_are_what_the_code_says() -> None:
@@ -465,6 +521,33 @@ def test_commands_are_documented_with_their_options() -> None:
         }
 
     assert {name: told(command) for name, command in commands(cli, "sluiceway")} == documented
+
+
+def examples_in(document: str) -> Iterator[list[str]]:
+    """The arguments of each call of the command line in the code blocks."""
+    blocks = re.findall(r"^[ ]*```sh\n(.*?)^[ ]*```", text_of(document), re.DOTALL | re.MULTILINE)
+    for line in "\n".join(blocks).replace("\\\n", " ").splitlines():
+        if found := re.search(r"(?:^|[\s/(])sluiceway (?!=)(.*)", line.partition(" # ")[0]):
+            yield shlex.split(found[1].partition("|")[0].rstrip(" )"))
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_examples_of_the_command_line_can_be_typed(document: str) -> None:
+    known = dict(commands(cli, "sluiceway"))
+
+    wrong = []
+    for words in examples_in(document):
+        if words[0] == "--stack":
+            words = words[2:]  # noqa: PLW2901
+        names = [f"sluiceway {' '.join(words[:length])}" for length in (1, 2)]
+        command = next((known[name] for name in names if name in known), None)
+        options = {word.partition("=")[0] for word in words if word.startswith("-")}
+        if command is None or not options <= {
+            option for parameter in command.params for option in parameter.opts
+        }:
+            wrong.append(words)
+
+    assert wrong == []
 
 
 def test_options_of_local_up_are_explained() -> None:

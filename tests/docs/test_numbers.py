@@ -5,15 +5,19 @@ Those that the template sets are in tests/template.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
+from typing import Any
 
 from sluiceway import bootstrap
-from sluiceway.adapters import dynamodb, dynamodb_jobs, http_vendors
-from sluiceway.domain import backoff, job, lease, payload, request
+from sluiceway.adapters import dynamodb, dynamodb_jobs, http_vendors, sqs_queue
+from sluiceway.domain import backoff, job, lease, payload, request, webhook
 from sluiceway.domain.payload import Payload
 from sluiceway.http import MAX_REPLY_BYTES
+from sluiceway.ports import VendorCall
+from sluiceway.usecases import sweep_jobs
 
 from tests.fakes.examples import a_job, an_error
+from tests.template.rendering import RESOURCES, SOURCE
 
 DAY_S = 24 * 3600
 SQS_LONGEST_RETENTION_S = 14 * DAY_S
@@ -46,6 +50,92 @@ def test_longest_return_fits_into_the_longest_visibility() -> None:
     longest_s = backoff.MAX_VISIBILITY_S + LAMBDA_LONGEST_RUN_S
 
     assert longest_s <= SQS_LONGEST_VISIBILITY_S
+
+
+def test_waits_by_return_fit_into_the_longest_return() -> None:
+    longest_s = max(job.LONGEST_RETURN_S, backoff.CONTENTION_MAX_S)
+
+    assert longest_s < backoff.MAX_VISIBILITY_S
+
+
+def test_lease_is_over_when_a_dead_workers_job_is_due() -> None:
+    # A renewed lease ends with the function at the latest.
+    assert job.FUNCTION_END_MARGIN_MS > lease.CLOCK_SKEW_MS
+
+
+def test_lease_is_renewed_several_times_before_it_ends() -> None:
+    defaults = {field.name: field.default for field in fields(VendorCall)}
+    every_s: Any = defaults["ask_every_s"]
+    leases = SOURCE["Mappings"]["RunJobTimings"].values()
+
+    shortest_s = min(int(row["Lease"]) for row in leases) - lease.CLOCK_SKEW_MS / 1000
+
+    assert 3 * every_s < shortest_s
+
+
+def test_redrive_is_later_than_every_send_decided_before_the_failure() -> None:
+    config = bootstrap._SEND_CONFIG
+
+    longest_s = config.connect_timeout + config.read_timeout + job.SEND_STARTS_WITHIN_MS / 1000
+
+    assert longest_s <= sqs_queue.SEND_LIMIT_S < job.REDRIVE_AFTER_FAILURE_MS / 1000
+
+
+def test_leftover_reaches_the_dead_letter_queue_when_it_may_be_redriven() -> None:
+    assert job.LAST_BOUNCE_AFTER_FAILURE_MS > job.REDRIVE_AFTER_FAILURE_MS
+
+
+def test_receives_are_left_for_crashes_after_the_last_return() -> None:
+    crashes = 4
+
+    assert crashes <= job.MAX_RECEIVES - job.LAST_RETURN_RECEIVE
+
+
+def test_sweep_looks_as_far_ahead_as_the_next_one_and_ends_before_it() -> None:
+    sweeper = RESOURCES["SweepJobsFunction"]["Properties"]
+    (schedule,) = sweeper["Events"].values()
+    between_s = 60
+
+    assert schedule["Properties"]["ScheduleExpression"] == "rate(1 minute)"
+    assert between_s * 1000 <= sweep_jobs.LOOK_AHEAD_MS
+    assert sweeper["Timeout"] < between_s
+
+
+def test_last_send_of_a_sweep_ends_before_its_function() -> None:
+    assert sqs_queue.SEND_LIMIT_S * 1000 < sweep_jobs.STOP_BEFORE_END_MS
+
+
+def test_delay_of_a_resent_message_is_one_that_sqs_takes() -> None:
+    assert sweep_jobs.LOOK_AHEAD_MS <= sqs_queue.MAX_DELAY_S * 1000
+
+
+def test_attempt_at_a_webhook_ends_before_its_function() -> None:
+    function = RESOURCES["DeliverWebhookFunction"]["Properties"]
+
+    assert function["Timeout"] > webhook.TIMEOUT_S
+
+
+def test_attempts_at_a_webhook_end_before_its_retention() -> None:
+    queue = RESOURCES["WebhookQueue"]["Properties"]
+
+    waits_s = sum(webhook.retry_delay_s(receives, rand=1.0) for receives in range(1, 8))
+    longest_s = waits_s + webhook.MAX_RECEIVES * webhook.TIMEOUT_S
+
+    assert longest_s < queue["MessageRetentionPeriod"]
+
+
+def test_webhook_is_moved_after_its_attempts() -> None:
+    queue = RESOURCES["WebhookQueue"]["Properties"]
+
+    assert queue["RedrivePolicy"]["maxReceiveCount"] == webhook.MAX_RECEIVES
+
+
+def test_records_outlive_the_tries_to_publish_them() -> None:
+    function = RESOURCES["PublishEventsFunction"]["Properties"]
+    (stream,) = function["Events"].values()
+    kept_s = DAY_S
+
+    assert stream["Properties"]["MaximumRecordAgeInSeconds"] < kept_s
 
 
 def test_lost_connections_are_given_up_within_a_request() -> None:
