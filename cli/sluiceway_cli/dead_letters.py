@@ -58,7 +58,10 @@ class Look:
         """False when the limit cut it short."""
 
     def __iter__(self) -> Iterator[Letter]:
-        """Ends when SQS has nothing new: the queue is empty, or the look has come around."""
+        """Ends when SQS has nothing to give: the queue is empty, or all of it was seen and is held.
+
+        What was seen may come again when the look takes long; then it is held again.
+        """
         while True:
             room = BATCH if self._limit is None else min(BATCH, self._limit - len(self._seen))
             if room <= 0:
@@ -73,7 +76,7 @@ class Look:
             ).get("Messages", [])
             self._receipts |= {each["MessageId"]: each["ReceiptHandle"] for each in messages}
             fresh = [each for each in messages if each["MessageId"] not in self._seen]
-            if not fresh:
+            if not messages:
                 return
             self._seen |= {each["MessageId"] for each in fresh}
             for each in fresh:

@@ -15,7 +15,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from sluiceway.domain import job as transitions
 from sluiceway.domain import strict_json
 from sluiceway.domain.catalogue import Catalogue
-from sluiceway.domain.errors import RejectedError, SluicewayError, StoreBusyError
+from sluiceway.domain.errors import DamagedRowError, RejectedError, SluicewayError, StoreBusyError
 from sluiceway.domain.ids import hit_id
 from sluiceway.domain.job import REDRIVE_AFTER_FAILURE_MS, Job, JobStatus
 from sluiceway.domain.request import parse_submit
@@ -96,7 +96,11 @@ def _entry(letters: list[Letter], operator: Operator) -> dict[str, Any]:
             "bytes": len(letters[0].body.encode()),
         }
     tenant, job_id = work
-    job = operator.jobs.get(tenant, job_id)
+    try:
+        job = operator.jobs.get(tenant, job_id)
+    except DamagedRowError as error:
+        shown = _shown(None, tenant, job_id, copies=len(letters), operator=operator)
+        return shown | {"why_stray": str(error)}
     return _shown(job, tenant, job_id, copies=len(letters), operator=operator)
 
 

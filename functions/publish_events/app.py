@@ -33,7 +33,10 @@ def handle(event: dict[str, Any], context: LambdaContext, deps: PublishDeps) -> 
 def _read(record: dict[str, Any], deps: PublishDeps) -> JobEvent | None:
     """A record that can't be read never can be: it mustn't hold up its shard."""
     try:
-        return event_of(record)
-    except (KeyError, TypeError, ValueError) as error:
+        told = event_of(record)
+        if told is not None:
+            told.detail()
+        return told  # noqa: TRY300 - the detail is what may fail
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         deps.telemetry.event("record_unreadable", error_class=type(error).__name__)
         return None

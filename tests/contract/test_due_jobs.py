@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from sluiceway.adapters.dynamodb import to_item
 from sluiceway.domain import job as transitions
+from sluiceway.domain.errors import DamagedRowError
 from sluiceway.domain.job import DUE_SHARDS, JobStatus
 from sluiceway.ports import DueJob
+from sluiceway.usecases.sweep_jobs import Sweeper, sweep_jobs
 
 from tests.fakes.examples import a_job, completed, failed, redriven, retrying
-from tests.fakes.in_memory import NOW_MS
+from tests.fakes.in_memory import NOW_MS, InMemoryQueue, RecordingTelemetry
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from mypy_boto3_dynamodb import DynamoDBClient
     from sluiceway.domain.job import Job
 
-    from tests.contract.harness import Store
+    from tests.contract.harness import Store, Tables
+    from tests.fakes.in_memory import FakeClock
 
 FAR_MS = NOW_MS + 10**9
 SHARD = transitions.due_shard(a_job(0).job_id)
@@ -276,3 +281,48 @@ def test_start_that_was_read_before_a_postponement_sets_its_own_time(store: Stor
     processing, _ = store.start(job)
 
     assert store.row(job).due_at_epoch_ms == processing.due_at_epoch_ms
+
+
+# ------------------------------------------------------------------------------------ damaged rows
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"job_key": None},
+        {"lane": None},
+        {"lane": "weird"},
+        {"status": "bogus"},
+        {"deadline_epoch_ms": "soon"},
+        {"error": {"code": "x"}},
+        {"parked": "yes"},
+    ],
+    ids=str,
+)
+def test_damaged_row_is_told_and_keeps_no_other_job_from_the_sweep(
+    dynamodb_store: Store,
+    dynamodb: DynamoDBClient,
+    tables: Tables,
+    clock: FakeClock,
+    damage: dict[str, Any],
+) -> None:
+    telemetry, queue = RecordingTelemetry(), InMemoryQueue()
+    jobs = dynamodb_store.jobs
+    good, bad = submit(dynamodb_store, 1, NOW_MS - 1), submit(dynamodb_store, 2, NOW_MS - 2)
+    for name, value in damage.items():
+        dynamodb.update_item(
+            TableName=tables.names.jobs,
+            Key=to_item({"tenant": bad.tenant, "job_id": bad.job_id}),
+            UpdateExpression="REMOVE #name" if value is None else "SET #name = :value",
+            ExpressionAttributeNames={"#name": name},
+            **({} if value is None else {"ExpressionAttributeValues": to_item({":value": value})}),
+        )
+
+    with pytest.raises(DamagedRowError):
+        jobs.get(bad.tenant, bad.job_id)
+    due_jobs = dynamodb_store.due_jobs
+    swept = sweep_jobs(Sweeper(jobs, due_jobs, queue, clock, telemetry, lambda: 60_000))
+
+    assert swept.sent == 1
+    assert [job_id for _, _, job_id in queue.sends] == [good.job_id]
+    assert "job_damaged" in telemetry.names

@@ -57,6 +57,7 @@ EVENTS: dict[str, tuple[Metric, ...]] = {
     "job_parked": (Metric("Parked"),),
     "job_resent": (Metric("SweeperResent"),),
     "jobs_swept": (),
+    "job_damaged": (),
     "lane_measured": (
         Metric("QueueDepth", field="queue_depth"),
         Metric("OldestJobAge", _MS, "oldest_job_age_ms"),

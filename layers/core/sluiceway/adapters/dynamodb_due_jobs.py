@@ -71,11 +71,13 @@ class DynamoDBDueJobs:
 
 
 def _due_of(values: dict[str, Any]) -> DueJob:
+    """What is missing in a damaged row is made up: the row itself is read before it is used."""
+    due_at_ms = values["due_at_epoch_ms"]
     return DueJob(
         tenant=values["tenant"],
         job_id=values["job_id"],
-        status=values["status"],
-        lane=values["lane"],
-        due_at_epoch_ms=values["due_at_epoch_ms"],
-        enqueued_at_epoch_ms=values["enqueued_at_epoch_ms"],
+        status=str(values.get("status", "")),
+        lane=str(values.get("lane", "")),
+        due_at_epoch_ms=due_at_ms,
+        enqueued_at_epoch_ms=int(values.get("enqueued_at_epoch_ms", due_at_ms)),
     )

@@ -8,13 +8,14 @@ Coordination rows, by `coordination_key`:
 
 import dataclasses
 import random
+import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from sluiceway.adapters.dynamodb import Refusal, Table, Write, changes
 from sluiceway.adapters.dynamodb_cache import entry_values
-from sluiceway.domain.errors import StoreBusyError
+from sluiceway.domain.errors import DamagedRowError, StoreBusyError
 from sluiceway.domain.freshness import CacheEntry
 from sluiceway.domain.job import (
     CLAIM_OUTLIVES_DEADLINE_MS,
@@ -528,7 +529,35 @@ def _values_of(job: Job) -> dict[str, Any]:
     return values
 
 
+_TYPES: dict[str, Any] = {
+    field.name: field.type
+    for field in dataclasses.fields(Job)
+    if field.name in _PLAIN and isinstance(field.type, type | types.UnionType)
+}
+LANES = frozenset({"interactive", "batch"})
+
+
 def _job_of(values: Mapping[str, Any]) -> Job:
+    """Raises DamagedRowError: one row mustn't stop whoever looks at many."""
+    try:
+        _check_types(values)
+        return _parsed(values)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise DamagedRowError(
+            f"The row of job {values.get('job_id')} is damaged ({type(error).__name__})."
+        ) from error
+
+
+def _check_types(values: Mapping[str, Any]) -> None:
+    """Raises TypeError or ValueError for what the code would stumble over later."""
+    for name, kind in _TYPES.items():
+        if name in values and not isinstance(values[name], kind):
+            raise TypeError(name)
+    if values["lane"] not in LANES:
+        raise ValueError("lane")
+
+
+def _parsed(values: Mapping[str, Any]) -> Job:
     plain = {name: values[name] for name in _PLAIN if name in values}
     has_result = "result_inline" in values or "result_ref" in values
     return Job(

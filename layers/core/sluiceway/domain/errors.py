@@ -148,6 +148,10 @@ class VendorError(SluicewayError):
         self.vendor_request_id = vendor_request_id
 
 
+class DamagedRowError(SluicewayError):
+    """A stored job isn't one that this code can read."""
+
+
 class CallAbortedError(SluicewayError):
     """The lease was lost or the job cancelled while the vendor was being called."""
 

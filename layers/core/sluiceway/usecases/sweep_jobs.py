@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from sluiceway.domain import job as transitions
-from sluiceway.domain.errors import StoreBusyError
+from sluiceway.domain.errors import DamagedRowError, StoreBusyError
 from sluiceway.domain.job import DUE_SHARDS, SEND_STARTS_WITHIN_MS, Job, JobError, JobStatus
 from sluiceway.ports import Applied, Clock, DueJob, DueJobs, JobQueue, JobStore, Telemetry
 
@@ -70,6 +70,9 @@ def sweep_jobs(sweeper: Sweeper) -> Swept:
             did = _look(seen, until_ms, budget, sweeper)
         except StoreBusyError as error:
             busy = error  # The oldest comes first: it mustn't keep the others waiting each minute.
+            continue
+        except DamagedRowError:
+            sweeper.telemetry.event("job_damaged", job_id=seen.job_id, tenant=seen.tenant)
             continue
         if did:
             counts[did] += 1
