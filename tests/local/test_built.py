@@ -24,7 +24,14 @@ ROOT = Path(__file__).parents[2]
 BUILD = ROOT / ".aws-sam/build"
 LAYER = BUILD / "CoreLayer/python"
 SOURCES = ROOT / "layers/core/sluiceway"
-FUNCTIONS = ("AuthorizeFunction", "ApiFunction", "RunJobFunction")
+FUNCTIONS = (
+    "AuthorizeFunction",
+    "ApiFunction",
+    "RunJobFunction",
+    "SweepJobsFunction",
+    "PublishEventsFunction",
+    "DeliverWebhookFunction",
+)
 VERSION = "3.13"
 MAX_UNZIPPED_BYTES = 250 * 1024 * 1024
 """Lambda's limit, function and layers together."""
@@ -38,9 +45,15 @@ SETTINGS = {
         "api_deps",
         [
             *("JOBS_TABLE", "CACHE_TABLE", "COORDINATION_TABLE", "PAYLOAD_BUCKET"),
-            *("INTERACTIVE_QUEUE_URL", "BATCH_QUEUE_URL"),
+            *("INTERACTIVE_QUEUE_URL", "BATCH_QUEUE_URL", "TARGET"),
         ],
     ),
+    "SweepJobsFunction": (
+        "sweep_deps",
+        ["JOBS_TABLE", "COORDINATION_TABLE", "INTERACTIVE_QUEUE_URL", "BATCH_QUEUE_URL"],
+    ),
+    "PublishEventsFunction": ("publish_deps", ["EVENT_BUS", "WEBHOOK_QUEUE_URL"]),
+    "DeliverWebhookFunction": ("deliver_deps", ["JOBS_TABLE", "WEBHOOK_QUEUE_URL", "TARGET"]),
     "RunJobFunction": (
         "run_deps",
         [
