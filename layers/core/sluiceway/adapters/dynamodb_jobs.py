@@ -19,6 +19,7 @@ from sluiceway.domain.errors import DamagedRowError, StoreBusyError
 from sluiceway.domain.freshness import CacheEntry
 from sluiceway.domain.job import (
     CLAIM_OUTLIVES_DEADLINE_MS,
+    LANES,
     OPEN,
     Job,
     JobError,
@@ -44,6 +45,9 @@ _NESTED = frozenset(
     {"input", "result", "error", "last_errors", "status", "metadata", "callback_urls"}
 )
 _MAX_LEASE_GUESSES = 4
+
+_OPEN_VALUES = {f"open_{index}": status.value for index, status in enumerate(sorted(OPEN))}
+_IS_OPEN = f"#status IN ({', '.join(f':{name}' for name in _OPEN_VALUES)})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,32 +362,30 @@ class DynamoDBJobs:
 
     def raise_lane(self, job: Job) -> bool:
         """See JobStore."""
-        statuses = {f"open_{index}": status.value for index, status in enumerate(sorted(OPEN))}
         refusal = self._table.write(
             Write(
                 self._names.jobs,
                 _job_key(job.tenant, job.job_id),
                 update="SET #lane = :interactive",
-                condition=f"#lane = :batch AND #status IN ({', '.join(f':{s}' for s in statuses)})",
-                values={"interactive": "interactive", "batch": "batch", **statuses},
+                condition=f"#lane = :batch AND {_IS_OPEN}",
+                values={"interactive": "interactive", "batch": "batch", **_OPEN_VALUES},
             )
         )
         return refusal is None
 
     def add_callback(self, job: Job, url: str) -> Applied | Moved:
         """See JobStore."""
-        statuses = {f"open_{index}": status.value for index, status in enumerate(sorted(OPEN))}
         refusal = self._table.write(
             Write(
                 self._names.jobs,
                 _job_key(job.tenant, job.job_id),
                 update="ADD #callback_urls :urls",
                 condition=(
-                    f"#status IN ({', '.join(f':{status}' for status in statuses)}) AND ("
+                    f"{_IS_OPEN} AND ("
                     "attribute_not_exists(#callback_urls) OR contains(#callback_urls, :url) "
                     "OR size(#callback_urls) < :most)"
                 ),
-                values={"urls": {url}, "url": url, "most": MAX_CALLBACKS, **statuses},
+                values={"urls": {url}, "url": url, "most": MAX_CALLBACKS, **_OPEN_VALUES},
             )
         )
         if refusal is not None:
@@ -534,7 +536,6 @@ _TYPES: dict[str, Any] = {
     for field in dataclasses.fields(Job)
     if field.name in _PLAIN and isinstance(field.type, type | types.UnionType)
 }
-LANES = frozenset({"interactive", "batch"})
 
 
 def _job_of(values: Mapping[str, Any]) -> Job:

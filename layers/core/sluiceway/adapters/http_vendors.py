@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sluiceway.adapters import anthropic_wire, openai_wire
+from sluiceway.adapters.http_outbound import HttpOutbound
 from sluiceway.domain import strict_json
 from sluiceway.domain.backoff import parse_retry_after
 from sluiceway.domain.errors import CallAbortedError, RejectedError, VendorError
@@ -39,11 +40,7 @@ class _Reply:
 
 
 class HttpVendors:
-    """One client for the process; no connection is kept between calls.
-
-    A connection that idled while Lambda had us frozen would fail in the middle of a paid call.
-    Weakness: each call pays for its own TLS handshake.
-    """
+    """Weakness: each call pays for its own TLS handshake."""
 
     def __init__(
         self,
@@ -55,17 +52,11 @@ class HttpVendors:
         """`api_key` gives the secret of a name; `transport` replaces the network in tests."""
         self._api_key = api_key
         self._clock = clock
-        self._transport = transport
-        self._client: httpx.AsyncClient | None = None
-        self._runner: asyncio.Runner | None = None
+        self._outbound = HttpOutbound(transport)
 
     def close(self) -> None:
         """Ends the event loop; the next call starts another."""
-        if self._runner is not None:
-            if self._client is not None:
-                self._runner.run(self._client.aclose())
-            self._runner.close()
-        self._client = self._runner = None
+        self._outbound.close()
 
     def call(self, call: VendorCall) -> VendorAnswer:
         """See VendorClient."""
@@ -95,9 +86,7 @@ class HttpVendors:
         url = call.vendor.base_url.rstrip("/") + wire.PATH
 
         started_ms = self._clock.now_ms()
-        if self._runner is None:
-            self._runner = asyncio.Runner()
-        reply = self._runner.run(_while_wanted(self._exchange(url, headers, body, call), call))
+        reply = self._outbound.run(_while_wanted(self._exchange(url, headers, body, call), call))
         latency_ms = self._clock.now_ms() - started_ms
         return _read(reply, wire, latency_ms, call, now_s=self._clock.now_ms() / 1000)
 
@@ -107,14 +96,6 @@ class HttpVendors:
         """One request and its whole reply. Raises VendorError for what keeps it from coming."""
         import httpx  # noqa: PLC0415 - 0.3 s of start-up that hits and lost races don't need
 
-        if self._client is None:
-            self._client = httpx.AsyncClient(
-                transport=self._transport,
-                limits=httpx.Limits(max_keepalive_connections=0),
-                follow_redirects=False,
-                trust_env=False,
-                headers={"user-agent": "sluiceway"},
-            )
         timeout = httpx.Timeout(
             connect=call.vendor.connect_timeout_s,
             read=call.timeout_s,
@@ -124,7 +105,7 @@ class HttpVendors:
         try:
             async with (
                 asyncio.timeout(call.timeout_s),
-                self._client.stream(
+                self._outbound.client().stream(
                     "POST", url, content=body, headers=headers, timeout=timeout
                 ) as response,
             ):

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import TYPE_CHECKING
 
+from sluiceway.adapters.http_outbound import HttpOutbound
 from sluiceway.domain.errors import WebhookError
 from sluiceway.domain.webhook import Target, may_call
 
@@ -46,25 +47,19 @@ class HttpWebhooks:
         """`local`: any address may be called. `transport` replaces the network in tests."""
         self._local = local
         self._resolve = resolve
-        self._transport = transport
-        self._client: httpx.AsyncClient | None = None
-        self._runner: asyncio.Runner | None = None
+        # Hosts of different partners may share an address, and a cookie must not.
+        no_cookies = CookieJar(DefaultCookiePolicy(allowed_domains=[]))
+        self._outbound = HttpOutbound(transport, cookies=no_cookies)
 
     def close(self) -> None:
         """Ends the event loop; the next call starts another."""
-        if self._runner is not None:
-            if self._client is not None:
-                self._runner.run(self._client.aclose())
-            self._runner.close()
-        self._client = self._runner = None
+        self._outbound.close()
 
     def post(
         self, target: Target, headers: Mapping[str, str], body: bytes, *, timeout_s: float
     ) -> int:
         """See WebhookClient."""
-        if self._runner is None:
-            self._runner = asyncio.Runner()
-        return self._runner.run(self._post(target, headers, body, timeout_s))
+        return self._outbound.run(self._post(target, headers, body, timeout_s))
 
     async def _post(
         self, target: Target, headers: Mapping[str, str], body: bytes, timeout_s: float
@@ -112,17 +107,7 @@ class HttpWebhooks:
         """One request to one address, in the name of the host, its certificate's too."""
         import httpx  # noqa: PLC0415 - see above
 
-        if self._client is None:
-            self._client = httpx.AsyncClient(
-                transport=self._transport,
-                limits=httpx.Limits(max_keepalive_connections=0),
-                follow_redirects=False,
-                trust_env=False,
-                headers={"user-agent": "sluiceway"},
-                # Hosts of different partners may share an address, and a cookie must not.
-                cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
-            )
-        async with self._client.stream(
+        async with self._outbound.client().stream(
             "POST",
             httpx.URL(
                 scheme=target.scheme,

@@ -22,6 +22,7 @@ from sluiceway.domain.payload import Payload
 MAX_RECEIVES = 10
 """After so many receives SQS moves a message to the dead-letter queue (template.yaml)."""
 
+LANES = ("interactive", "batch")
 LAST_ERRORS = 5
 LAST_RETURN_RECEIVE = 6
 """From the next receive on, the message of an open job is never given back: it is parked instead.

@@ -10,10 +10,9 @@ from dataclasses import dataclass, replace
 
 from sluiceway.domain import job as transitions
 from sluiceway.domain.errors import DamagedRowError, StoreBusyError
-from sluiceway.domain.job import DUE_SHARDS, SEND_STARTS_WITHIN_MS, Job, JobError, JobStatus
+from sluiceway.domain.job import DUE_SHARDS, LANES, SEND_STARTS_WITHIN_MS, Job, JobError, JobStatus
 from sluiceway.ports import Applied, Clock, DueJob, DueJobs, JobQueue, JobStore, Telemetry
 
-LANES = ("interactive", "batch")
 LOOK_AHEAD_MS = 60_000
 """Until the next sweep: what becomes due before it is sent now, with the delay that is left."""
 
