@@ -45,7 +45,10 @@ def test_unreadable_record_does_not_hold_up_the_others(
     stage: Stage, capsys: pytest.CaptureFixture[str]
 ) -> None:
     event = sample("publish_events")
+    good = event["Records"][0]["dynamodb"]["NewImage"]
     broken: list[Any] = [
+        {"dynamodb": {"NewImage": {**good, "status": {"S": "failed"}, "error": {"S": "x"}}}},
+        {"dynamodb": {"NewImage": {**good, "created_at_epoch_ms": {"S": "soon"}}}},
         {"dynamodb": {"NewImage": {}}},
         {"dynamodb": {"NewImage": {"status": {"S": "completed"}}, "OldImage": {}}},
         {"dynamodb": {"NewImage": {"status": "completed"}}},

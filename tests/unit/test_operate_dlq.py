@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import boto3
 import pytest
@@ -13,13 +13,18 @@ from moto import mock_aws
 from sluiceway.adapters.sqs_queue import SQSJobQueue, message_body, read_body
 from sluiceway.domain import catalogue
 from sluiceway.domain import job as transitions
-from sluiceway.domain.errors import ModelNotFoundError, RejectedError, ValidationFailedError
+from sluiceway.domain.errors import (
+    DamagedRowError,
+    ModelNotFoundError,
+    RejectedError,
+    ValidationFailedError,
+)
 from sluiceway.domain.job import Job, JobStatus
 from sluiceway.domain.payload import Payload, compress
 from sluiceway.usecases import payloads as payloads_of
 from sluiceway.usecases.run_job import Acknowledge, Delivery, Worker, run_job
 from sluiceway_cli import dlq
-from sluiceway_cli.dead_letters import SENT_BY_HAND, DeadLetters
+from sluiceway_cli.dead_letters import SENT_BY_HAND, DeadLetters, Look
 
 from tests.fakes.examples import a_job, an_entry, completed, failed
 from tests.fakes.in_memory import (
@@ -273,6 +278,42 @@ def test_list_counts_copies_of_a_job_once(desk: Desk) -> None:
     (entry,), _ = dlq.list_letters(desk.operator, limit=None)
 
     assert entry["copies"] == 3
+
+
+def test_damaged_row_is_listed_as_such_and_hides_no_other_job(desk: Desk) -> None:
+    bad, good = desk.put(dead(1)), desk.put(dead(2))
+
+    class OneDamaged(InMemoryJobs):
+        def get(self, tenant: str, job_id: str) -> Job | None:
+            if job_id == bad.job_id:
+                raise DamagedRowError(f"The row of job {job_id} is damaged (TypeError).")
+            return super().get(tenant, job_id)
+
+    operator = replace(desk.operator, jobs=OneDamaged(desk.world, clock=desk.clock))
+
+    entries, complete = dlq.list_letters(operator, limit=None)
+
+    assert complete
+    assert {entry["job_id"] for entry in entries} == {bad.job_id, good.job_id}
+    (damaged,) = [entry for entry in entries if entry["job_id"] == bad.job_id]
+    assert damaged["stray"]
+    assert "damaged" in damaged["why_stray"]
+
+
+def test_look_goes_on_behind_a_batch_that_it_saw_before() -> None:
+    # A look that takes long sees again what it left; that is not the end of the queue.
+    def message(number: int) -> dict[str, str]:
+        return {"MessageId": f"m{number}", "ReceiptHandle": f"r{number}", "Body": "garbage"}
+
+    class SlowQueue:
+        batches: ClassVar = [[message(1)], [message(1)], [message(2)], []]
+
+        def receive_message(self, **_: Any) -> dict[str, Any]:
+            return {"Messages": self.batches.pop(0)}
+
+    look = Look(SlowQueue(), "queue", wait_s=0, limit=None)  # type: ignore[arg-type]
+
+    assert [letter.message_id for letter in look] == ["m1", "m2"]
 
 
 def test_list_says_when_its_limit_cut_it_short(desk: Desk) -> None:
