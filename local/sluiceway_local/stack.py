@@ -69,7 +69,7 @@ def up(
     On a running stack only the deployment is repeated, and the data stays.
     Raises RuntimeError or CatalogueError with what is wrong, and leaves nothing half-started.
     """
-    if vendor_url is not None and not re.fullmatch(r"https?://[^\s\"\\\\]+", vendor_url):
+    if vendor_url is not None and not re.fullmatch(r"(?i:https?)://[^\s\"\\\\]+", vendor_url):
         raise RuntimeError(f"{vendor_url!r} is no URL of a vendor")
     with state.locked(folder):
         return _up(source, port, vendor_url, catalogue, say, folder, python)

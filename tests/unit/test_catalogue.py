@@ -117,6 +117,14 @@ def test_catalogue_with_every_member_is_read_as_it_says() -> None:
     )
 
 
+def test_base_url_may_be_in_capitals() -> None:
+    text = MINIMAL.replace(
+        "[vendors.simulator]", '[vendors.simulator]\nbase_url = "HTTPS://V.Example/v1"'
+    )
+
+    assert parse(text).vendors["simulator"].base_url == "HTTPS://V.Example/v1"
+
+
 def test_catalogue_needs_no_more_than_vendor_vendor_model_and_version() -> None:
     model = parse(MINIMAL).model("demo-chat")
 

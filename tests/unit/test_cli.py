@@ -175,6 +175,15 @@ def test_local_up_refuses_what_is_no_vendor_url(url: str) -> None:
     assert "no URL" in result.output
 
 
+def test_local_up_takes_a_vendor_url_in_capitals(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise RuntimeError("as far as it may go")
+
+    monkeypatch.setattr("sluiceway_local.stack._up", refuse)
+
+    assert "as far as it may go" in run("local", "up", "--vendor-url", "HTTP://V.Example/v1").output
+
+
 @pytest.mark.parametrize("days", ["0", "-1", "4000000", "inf", "1e40"])
 def test_keys_create_refuses_an_expiry_that_never_comes_or_has_passed(days: str) -> None:
     assert_told(run("keys", "create", "acme", "--expires-in-days", days), code=2)

@@ -19,6 +19,7 @@ from sluiceway.domain.webhook import (
     RETRY_DELAYS_S,
     Delivery,
     JobEvent,
+    callback_of,
     deliveries,
     may_call,
     retry_delay_s,
@@ -270,6 +271,8 @@ def test_local_mode_calls_any_address(address: str) -> None:
     [
         ("https://hooks.example", ("https", "hooks.example", 443, "/", "hooks.example")),
         ("https://Hooks.Example:443/a/b?c=d", (*("https", "hooks.example", 443, "/a/b?c=d"), None)),
+        ("HTTPS://Hooks.Example/A?b=C", ("https", "hooks.example", 443, "/A?b=C", "hooks.example")),
+        ("hTTps://HOOKS.EXAMPLE:443", ("https", "hooks.example", 443, "/", "hooks.example")),
         ("https://hooks.example?x=@y", ("https", "hooks.example", 443, "/?x=@y", None)),
         ("https://8.8.8.8/x", ("https", "8.8.8.8", 443, "/x", None)),
         ("https://[2606:4700::1111]/", ("https", "2606:4700::1111", 443, "/", "[2606:4700::1111]")),
@@ -288,6 +291,9 @@ def test_url_is_taken_apart(url: str, parts: tuple[Any, ...]) -> None:
     "url",
     [
         "http://hooks.example/",
+        "HTTP://HOOKS.EXAMPLE/",
+        "HTTPS://LOCALHOST:80/",
+        "HTTPS://[::FFFF:8.8.8.8]/",
         "https://hooks.example:8443/",
         "https://127.0.0.1/",
         "https://169.254.169.254/latest/meta-data/",
@@ -316,7 +322,8 @@ def test_port_that_is_not_the_schemes_own_is_told_to_the_host() -> None:
         "//hooks.example/",
         "ftp://hooks.example/",
         "file:///etc/passwd",
-        "HTTPS://hooks.example/",
+        "http\u017f://hooks.example/",  # a letter that is an s in capitals
+        "HTTPSS://hooks.example/",
         "https:///path",
         "https://user:hunter2@hooks.example/",
         "https://hooks.example@10.0.0.1/",
@@ -343,6 +350,25 @@ def test_url_that_parsers_could_disagree_on_is_refused(url: str, *, local: bool)
         target_of(url, local=local)
 
     assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "kept"),
+    [
+        ("HTTPS://Hooks.Example/A?b=C//D", "https://hooks.example/A?b=C//D"),
+        ("https://HOOKS.example:443", "https://hooks.example:443"),
+        ("HTTPS://Hooks.Example?A=//B", "https://hooks.example?A=//B"),
+        ("HTTPS://[2606:4700::ABCD]/A", "https://[2606:4700::abcd]/A"),
+    ],
+)
+def test_callback_is_kept_with_scheme_and_host_in_lower_case(url: str, kept: str) -> None:
+    assert callback_of(url, local=False) == kept
+    assert target_of(url, local=False) == target_of(kept, local=False)
+
+
+def test_callback_that_may_not_be_called_is_not_kept() -> None:
+    with pytest.raises(ValueError, match="must be https"):
+        callback_of("HTTP://hooks.example/", local=False)
 
 
 def test_longest_url_is_taken() -> None:

@@ -96,12 +96,15 @@ def reason_of(client: HttpWebhooks, url: str = URL, **named: Any) -> str:
 # ------------------------------------------------------------------ where it goes
 
 
+@pytest.mark.parametrize(
+    "url", [URL, URL.replace("https://hooks.example", "HTTPS://Hooks.Example")]
+)
 def test_request_goes_to_the_checked_address_in_the_hosts_name(
-    open_client: Callable[..., HttpWebhooks],
+    open_client: Callable[..., HttpWebhooks], url: str
 ) -> None:
     names, network = Names([PUBLIC]), Network()
 
-    status = post(open_client(resolve=names, transport=network))
+    status = post(open_client(resolve=names, transport=network), url)
 
     (request,) = network.requests
     assert status == 204

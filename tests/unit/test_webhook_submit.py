@@ -43,6 +43,16 @@ def test_callback_is_taken() -> None:
     assert parse(None) is None
 
 
+def test_callback_in_capitals_is_the_same_callback() -> None:
+    gateway = Gateway()
+    submit(gateway, URL)
+
+    again = submit(gateway, URL.replace("https://hooks.example", "HTTPS://Hooks.Example"))
+
+    assert again.deduplicated
+    assert again.job.callback_urls == (URL,)
+
+
 @pytest.mark.parametrize("url", ["http://hooks.example/", "http://127.0.0.1:8080/hook"])
 def test_local_stack_takes_callbacks_to_anywhere(url: str) -> None:
     assert parse(url, local=True) == url
@@ -51,7 +61,11 @@ def test_local_stack_takes_callbacks_to_anywhere(url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", [1, [], "", "hunter2", "https://u:hunter2@hooks.example/", "https://10.0.0.1/"]
+    "url",
+    [
+        *(1, [], "", "hunter2", "https://u:hunter2@hooks.example/", "https://10.0.0.1/"),
+        *("HTTP://HOOKS.EXAMPLE/", "HTTPS://10.0.0.1/", "HTTPS://[::FFFF:10.0.0.1]/"),
+    ],
 )
 def test_unusable_callback_is_named_and_not_repeated(url: object) -> None:
     with pytest.raises(ValidationFailedError) as caught:

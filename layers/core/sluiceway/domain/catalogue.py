@@ -42,7 +42,7 @@ class Vendor(_Strict):
     """Where and how a vendor is called."""
 
     protocol: Literal["openai", "anthropic", "bedrock"] = "openai"
-    base_url: Annotated[str, Field(pattern=r"^https?://")] = "https://api.openai.com/v1"
+    base_url: Annotated[str, Field(pattern=r"^(?i:https?)://")] = "https://api.openai.com/v1"
     api_key_secret: str = ""
     """Name of the secret that holds the key; under `sluiceway/vendors/`, or none."""
     connect_timeout_s: Seconds = 2.0

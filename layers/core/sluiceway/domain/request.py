@@ -17,7 +17,7 @@ from pydantic import (
 
 from sluiceway.domain import strict_json
 from sluiceway.domain.errors import PayloadTooLargeError, ValidationFailedError
-from sluiceway.domain.webhook import target_of
+from sluiceway.domain.webhook import callback_of
 
 MAX_BODY_BYTES = 1024 * 1024
 """Of the decoded body."""
@@ -93,9 +93,9 @@ class SubmitRequest(_Strict):
     @field_validator("callback_url")
     @classmethod
     def _callback_may_be_called(cls, url: str | None, info: ValidationInfo) -> str | None:
-        if url is not None:
-            target_of(url, local=bool((info.context or {}).get("local")))
-        return url
+        if url is None:
+            return None
+        return callback_of(url, local=bool((info.context or {}).get("local")))
 
     def plain_input(self) -> Any:
         """`input` as JSON values: the text, or `{"messages": [...]}` with what came in only."""

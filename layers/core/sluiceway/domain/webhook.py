@@ -221,7 +221,7 @@ def signed_headers(delivery: Delivery, keys: Sequence[bytes], *, now_s: int) -> 
 # ------------------------------------------------------------------------------------ address
 
 _URL = re.compile(
-    r"(?P<scheme>https?)://"
+    r"(?P<scheme>(?i:https?))://"
     r"(?P<host>[A-Za-z0-9](?:[A-Za-z0-9._-]{0,252})|\[[0-9A-Fa-f:.]{2,45}\])"
     r"(?::(?P<port>[0-9]{1,5}))?"
     r"(?P<path>(?:[/?][!$-\[\]^-~]*)?)",
@@ -238,6 +238,7 @@ class Target:
     """Where a webhook goes. Taken apart once: nobody else parses the URL."""
 
     scheme: str
+    """In lower case, as the host."""
     host: str
     """Without brackets."""
     port: int
@@ -263,7 +264,7 @@ def target_of(url: str, *, local: bool) -> Target:
     found = _URL.fullmatch(url)
     if found is None:
         raise ValueError("is no plain http(s) URL without user, password and fragment")
-    scheme, host, path = found["scheme"], found["host"].strip("[]").lower(), found["path"]
+    scheme, host, path = found["scheme"].lower(), found["host"].strip("[]").lower(), found["path"]
     port = int(found["port"] or _DEFAULT_PORTS[scheme])
     if not 0 < port < 2**16:
         raise ValueError("has a port that doesn't exist")
@@ -274,6 +275,15 @@ def target_of(url: str, *, local: bool) -> Target:
     if _is_address(host) and not may_call(host, local=local):
         raise ValueError("is in no public network")
     return Target(scheme, host, port, path if path.startswith("/") else f"/{path}")
+
+
+def callback_of(url: str, *, local: bool) -> str:
+    """The URL with scheme and host in lower case, so that one address is one callback of a job.
+
+    Raises ValueError as `target_of` does.
+    """
+    target_of(url, local=local)
+    return re.sub(r"^[^/]+//[^/?]+", lambda found: found[0].lower(), url)
 
 
 # IANA's special-purpose registries (RFC 6890 and its updates), with multicast. Written out, since
