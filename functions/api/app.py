@@ -26,7 +26,6 @@ from sluiceway.usecases.cancel_job import cancel_job
 from sluiceway.usecases.get_job import get_job
 from sluiceway.usecases.submit_job import Hit, Origin, submit_job
 
-METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 _JSON_TYPES = frozenset(
     {"", "application/json", "application/octet-stream", "application/x-www-form-urlencoded"}
 )
@@ -49,13 +48,15 @@ def handle(event: dict[str, Any], context: LambdaContext, deps: ApiDeps) -> dict
         deps.telemetry.keys(request_id=request_id)  # the one that the partner sees
         app.append_context(deps=deps, headers=headers, request_id=request_id)  # type: ignore[no-untyped-call]
         answer: dict[str, Any] = app.resolve(event, context)
+        if event["httpMethod"] == "HEAD":  # the status and the headers of a GET, and no more
+            answer["body"] = ""
         return answer
 
 
 # ------------------------------------------------------------------------------------ routes
 
 
-@app.get("/health")
+@app.route("/health", ["GET", "HEAD"])
 def health() -> Response[str]:
     """Whether the API answers; needs no key."""
     return _response(Reply(200, {"status": "ok"}, {}))
@@ -99,7 +100,7 @@ def post_job() -> Response[str]:
     )
 
 
-@app.get("/jobs/<job_id>")
+@app.route("/jobs/<job_id>", ["GET", "HEAD"])
 def get_one_job(job_id: str) -> Response[str]:
     """A job with its result."""
     deps = _deps()
@@ -147,32 +148,23 @@ def _of_bearable_size(reply: Reply, result: Payload | None) -> Reply:
     return reply.with_result_url(_deps().payloads.url(result.ref))
 
 
-_ALLOWED = {
-    "/health": ("GET",),
+_METHODS = {
+    "/health": ("GET", "HEAD"),
     "/jobs": ("POST",),
-    "/jobs/<job_id>": ("GET",),
-    "/jobs/<job_id>/cancel": ("POST",),
+    "/jobs/[^/]+": ("GET", "HEAD"),
+    "/jobs/[^/]+/cancel": ("POST",),
 }
-
-
-def _refuse_method(allowed: tuple[str, ...]) -> Any:
-    def refuse(**_: str) -> Response[str]:
-        return _problem(
-            MethodNotAllowedError("This path doesn't have this method."), Allow=", ".join(allowed)
-        )
-
-    return refuse
-
-
-for _path, _methods in _ALLOWED.items():
-    app.route(_path, method=[method for method in METHODS if method not in _methods])(
-        _refuse_method(_methods)
-    )
+"""What each path takes; everything else is refused with these in `Allow`, whatever its name."""
 
 
 @app.not_found
 def no_route(_: Exception) -> Response[str]:
-    """An unknown path."""
+    """An unknown path, or a known one without this method."""
+    path, method = app.current_event.path, app.current_event.http_method
+    for known, allowed in _METHODS.items():
+        if re.fullmatch(f"{known}/*", path) and method not in allowed:
+            error = MethodNotAllowedError("This path doesn't have this method.")
+            return _problem(error, Allow=", ".join(allowed))
     return _problem(RouteNotFoundError("There is no such path."))
 
 

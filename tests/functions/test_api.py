@@ -11,7 +11,6 @@ from sluiceway.domain.errors import StoreBusyError, VendorError
 from sluiceway.domain.job import JobStatus
 from sluiceway.ports import VendorAnswer
 
-from functions.api import app as api
 from tests.fakes.in_memory import NOW_MS, InMemoryQueue
 from tests.functions.stage import ABSENT, Answer, Stage, end, message, request, sample
 from tests.unit.logs import log_lines, metric_lines, output
@@ -574,28 +573,73 @@ def test_correlation_id_that_is_none_is_refused(stage: Stage, given: str) -> Non
     assert_nothing_happened(stage)
 
 
-@pytest.mark.parametrize("path", ["/", "/nope", "/jobs/x/y", "/job", "/health/x", "/JOBS"])
-@pytest.mark.parametrize("method", ["GET", "POST"])
+METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PROPFIND")
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/", "/nope", "/jobs/x/y", "/jobs/x/cancel/y", "/jobs//cancel", "/job", "/health/x", "/JOBS"],
+)
+@pytest.mark.parametrize("method", METHODS)
 def test_path_that_is_unknown_is_not_found(stage: Stage, path: str, method: str) -> None:
-    assert_problem(stage.answer(request(method, path)), 404, "route_not_found")
+    answer = stage.answer(request(method, path))
+
+    assert "allow" not in answer.headers
+    if method == "HEAD":
+        assert (answer.status, answer.text) == (404, "")
+    else:
+        assert_problem(answer, 404, "route_not_found")
     assert_nothing_happened(stage)
 
 
 @pytest.mark.parametrize(
-    ("path", "allowed"), [("/health", "GET"), ("/jobs", "POST"), (f"/jobs/{JOB_ID}", "GET")]
+    ("path", "allowed"),
+    [
+        ("/health", "GET, HEAD"),
+        ("/jobs", "POST"),
+        ("/jobs/", "POST"),
+        (f"/jobs/{JOB_ID}", "GET, HEAD"),
+        (f"/jobs/{JOB_ID}/cancel", "POST"),
+    ],
 )
-@pytest.mark.parametrize("method", api.METHODS)
+@pytest.mark.parametrize("method", METHODS)
 def test_method_that_a_path_lacks_is_refused_with_those_it_has(
     stage: Stage, path: str, allowed: str, method: str
 ) -> None:
-    if method == allowed:
-        return
-
     answer = stage.answer(request(method, path))
 
-    assert_problem(answer, 405, "method_not_allowed")
+    if method in allowed.split(", "):
+        assert answer.status != 405
+        return
+    if method == "HEAD":
+        assert (answer.status, answer.text) == (405, "")
+    else:
+        assert_problem(answer, 405, "method_not_allowed")
     assert answer.headers["allow"] == allowed
     assert_nothing_happened(stage)
+
+
+def test_path_that_no_id_can_have_is_not_found_whatever_is_allowed(stage: Stage) -> None:
+    assert_problem(stage.answer(request("GET", '/jobs/"')), 404, "route_not_found")
+
+
+@pytest.mark.parametrize("of", ["health", "open job", "unknown job", "another tenant's job"])
+def test_head_is_a_get_without_its_body(stage: Stage, of: str) -> None:
+    job_id = stage.submit().body["id"]
+    path = {"health": "/health", "unknown job": f"/jobs/{JOB_ID}"}.get(of, f"/jobs/{job_id}")
+    tenant = "globex" if of == "another tenant's job" else "acme"
+
+    got, head = (stage.answer(request(verb, path, tenant=tenant)) for verb in ("GET", "HEAD"))
+
+    assert (head.status, head.headers) == (got.status, got.headers)
+    assert got.text
+    assert head.text == ""
+
+
+def test_head_needs_the_scope_of_a_get(stage: Stage) -> None:
+    answer = stage.answer(request("HEAD", f"/jobs/{JOB_ID}", scopes="submit"))
+
+    assert (answer.status, answer.text) == (403, "")
 
 
 @pytest.mark.parametrize(
@@ -934,7 +978,7 @@ def test_cancel_needs_its_scope(stage: Stage, scopes: str) -> None:
     assert stage.world.jobs["acme", job_id].status is JobStatus.QUEUED
 
 
-@pytest.mark.parametrize("method", ["GET", "PUT", "PATCH", "DELETE", "HEAD"])
+@pytest.mark.parametrize("method", ["GET", "PUT", "PATCH", "DELETE", "OPTIONS"])
 def test_cancel_by_another_method_is_refused(stage: Stage, method: str) -> None:
     job_id = stage.submit().body["id"]
 

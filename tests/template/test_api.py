@@ -19,8 +19,10 @@ METHODS = [
     for path, methods in BODY["paths"].items()
     for method in methods
 ]
-OPEN = {("/health", "get")}
+OPEN = {("/health", "get"), ("/health", "head")}
 """What needs no key."""
+OF_REST_APIS = {"get", "head", "post", "put", "patch", "delete", "options"}
+"""All methods that API Gateway can be given."""
 
 VARIABLE = re.compile(r"\$context\.[\w.]+")
 OF_THE_GATEWAY = {"rate_limited": 429}
@@ -84,7 +86,7 @@ def test_method_is_named_and_goes_to_the_api_function(path: str, method: str) ->
     # Emulators skip "ANY".
     integration = BODY["paths"][path][method]["x-amazon-apigateway-integration"]
 
-    assert method in {"get", "head", "post", "put", "patch", "delete"}
+    assert method in OF_REST_APIS
     assert integration["type"] == "aws_proxy"
     assert "${ApiFunction.Arn}" in json.dumps(integration["uri"])
 
@@ -92,7 +94,7 @@ def test_method_is_named_and_goes_to_the_api_function(path: str, method: str) ->
 def test_every_other_path_is_the_functions_to_answer() -> None:
     methods = set(BODY["paths"]["/{proxy+}"])
 
-    assert methods == {"get", "head", "post", "put", "patch", "delete"}
+    assert methods == OF_REST_APIS
 
 
 def test_stage_is_the_only_one_and_traced() -> None:
