@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 from botocore.exceptions import BotoCoreError, ClientError
 from sluiceway.adapters.sqs_queue import read_body
 
+from sluiceway_cli.interruptions import Interruptions
+
 if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
 
@@ -45,17 +47,34 @@ class Look:
     """Reads each message once, and holds it until the look ends."""
 
     def __init__(
-        self, client: "SQSClient", queue_url: str, *, wait_s: int, limit: int | None
+        self,
+        client: "SQSClient",
+        queue_url: str,
+        *,
+        wait_s: int,
+        limit: int | None = None,
+        interruptions: Interruptions | None = None,
     ) -> None:
         """`wait_s`: how long an empty queue is asked. `limit`: messages at most."""
         self._client = client
         self._queue_url = queue_url
         self._wait_s = wait_s
         self._limit = limit
+        self._interruptions = interruptions or Interruptions()
         self._receipts: dict[str, str] = {}
         self._seen: set[str] = set()
         self.complete = True
         """False when the limit cut it short."""
+
+    @property
+    def seen(self) -> int:
+        """Messages so far."""
+        return len(self._seen)
+
+    @property
+    def holding(self) -> int:
+        """Messages that are hidden by this look now."""
+        return len(self._receipts)
 
     def __iter__(self) -> Iterator[Letter]:
         """Ends when SQS has nothing to give: the queue is empty, or all of it was seen and is held.
@@ -67,14 +86,15 @@ class Look:
             if room <= 0:
                 self.complete = False
                 return
-            messages = self._client.receive_message(
-                QueueUrl=self._queue_url,
-                MaxNumberOfMessages=room,
-                VisibilityTimeout=LOOK_S,
-                WaitTimeSeconds=self._wait_s,
-                MessageSystemAttributeNames=["AWSTraceHeader"],
-            ).get("Messages", [])
-            self._receipts |= {each["MessageId"]: each["ReceiptHandle"] for each in messages}
+            with self._interruptions.held():  # what SQS has given is known before anything ends
+                messages = self._client.receive_message(
+                    QueueUrl=self._queue_url,
+                    MaxNumberOfMessages=room,
+                    VisibilityTimeout=LOOK_S,
+                    WaitTimeSeconds=self._wait_s,
+                    MessageSystemAttributeNames=["AWSTraceHeader"],
+                ).get("Messages", [])
+                self._receipts |= {each["MessageId"]: each["ReceiptHandle"] for each in messages}
             fresh = [each for each in messages if each["MessageId"] not in self._seen]
             if not messages:
                 return
@@ -93,11 +113,12 @@ class Look:
             extra["MessageSystemAttributes"] = {
                 "AWSTraceHeader": {"DataType": "String", "StringValue": letter.trace_header}
             }
-        self._client.send_message(
-            QueueUrl=queue_url, MessageBody=letter.body, MessageGroupId=group, **extra
-        )
-        with suppress(ClientError, BotoCoreError):  # then it is a copy, and copies are harmless
-            self.remove(letter)
+        with self._interruptions.held():
+            self._client.send_message(
+                QueueUrl=queue_url, MessageBody=letter.body, MessageGroupId=group, **extra
+            )
+            with suppress(ClientError, BotoCoreError):  # then it is a copy, and copies are harmless
+                self.remove(letter)
 
     def remove(self, letter: Letter) -> None:
         """Deletes the message."""
@@ -110,14 +131,18 @@ class Look:
         """Makes what is left visible again; what can't be is visible when its time is over."""
         receipts = list(self._receipts.values())
         for first in range(0, len(receipts), BATCH):
-            with suppress(ClientError, BotoCoreError):
+            entries: Any = [
+                {"Id": str(index), "ReceiptHandle": receipt, "VisibilityTimeout": 0}
+                for index, receipt in enumerate(receipts[first : first + BATCH])
+            ]
+            try:
                 self._client.change_message_visibility_batch(
-                    QueueUrl=self._queue_url,
-                    Entries=[
-                        {"Id": str(index), "ReceiptHandle": receipt, "VisibilityTimeout": 0}
-                        for index, receipt in enumerate(receipts[first : first + BATCH])
-                    ],
+                    QueueUrl=self._queue_url, Entries=entries
                 )
+            except ClientError:
+                continue
+            except BotoCoreError:  # nobody answers, and signals wait for this end
+                return
 
 
 class DeadLetters:
@@ -138,15 +163,55 @@ class DeadLetters:
         self._wait_s = wait_s
         self._pause = pause
         self.lanes = lanes
+        self.unseen = 0
+        """How many messages SQS counts beyond those that the last look saw: somebody else looks at
+        them, a look that was cut off has hidden them, or the limit left them out."""
 
     @contextmanager
     def look(self, *, limit: int | None = None) -> Iterator[Look]:
-        """A look at all messages; those that nobody moved or removed are visible again after it."""
-        look = Look(self._client, self._queue_url, wait_s=self._wait_s, limit=limit)
-        try:
-            yield look
-        finally:
-            look.end()
+        """A look at all messages; those that nobody moved or removed are visible again after it.
+
+        So they are when SIGINT, SIGTERM or SIGHUP end it.
+        """
+        self.unseen = 0
+        interruptions = Interruptions()
+        look = Look(
+            self._client,
+            self._queue_url,
+            wait_s=self._wait_s,
+            limit=limit,
+            interruptions=interruptions,
+        )
+        count = self._count()
+        with interruptions.caught():
+            try:
+                with interruptions.released():
+                    yield look
+                    self.unseen = self._beyond(look, count)
+            finally:
+                look.end()
+
+    def _beyond(self, look: Look, count: int) -> int:
+        """How many messages there are that the look didn't see; `count`: of before the look.
+
+        SQS counts late, and somebody else may remove some, so both counts have to say so.
+        """
+        unseen = count - look.seen
+        if unseen > 0:
+            with suppress(ClientError, BotoCoreError):
+                unseen = min(unseen, self._count() - look.holding)
+        return max(0, unseen)
+
+    def _count(self) -> int:
+        """The messages in the queue, hidden ones included; approximate on AWS."""
+        answer = self._client.get_queue_attributes(
+            QueueUrl=self._queue_url,
+            AttributeNames=[
+                "ApproximateNumberOfMessages",
+                "ApproximateNumberOfMessagesNotVisible",
+            ],
+        )
+        return sum(map(int, answer["Attributes"].values()))
 
     def can_move_by_itself(self) -> bool:
         """Whether the endpoint has StartMessageMoveTask; emulators lack it."""

@@ -6,7 +6,7 @@ job that can't be helped never stands in the way of the others.
 
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -78,7 +78,10 @@ class Outcome:
 
 
 def list_letters(operator: Operator, *, limit: int | None) -> tuple[list[dict[str, Any]], bool]:
-    """Each job with a message in the queue, oldest failure first, and whether these are all."""
+    """Each job with a message that can be seen, oldest failure first; False: the limit cut it off.
+
+    As with every look here, `operator.letters.unseen` tells of the messages that it didn't get.
+    """
     groups: dict[Work | str, list[Letter]] = {}
     with operator.letters.look(limit=limit) as look:
         for letter in look:
@@ -145,7 +148,7 @@ def _why_stray(job: Job | None) -> str | None:
 # ------------------------------------------------------------------------------------ redrive
 
 
-def redrive_all(operator: Operator, *, rate: int) -> Iterator[Outcome]:
+def redrive_all(operator: Operator, *, rate: int) -> Generator[Outcome]:
     """Moves every message back to its lane, by SQS itself where it can."""
     if not operator.letters.can_move_by_itself():
         yield from _Mover(operator, rate).run()
@@ -317,13 +320,15 @@ def _redrive_in_table(job: Job | None, job_id: str, operator: Operator) -> Outco
         for _ in range(MAX_LOOKS):
             why = _why_stray(job)
             if job is None or why is not None:
-                return Outcome("skipped", f"{why}; no message", job_id, job.tenant if job else None)
+                return Outcome(
+                    "skipped", f"{why}; no message seen", job_id, job.tenant if job else None
+                )
             twin = _live_twin(job, {}, operator)
             now_ms = operator.clock.now_ms()
             new = transitions.redriven(job, now_ms=now_ms, lane=job.lane, due_at_ms=now_ms)
             written = operator.jobs.redrive(job, new)
             if isinstance(written, Applied):
-                reason = "no message: the sweeper sends one within a minute"
+                reason = "no message seen: the sweeper sends one within a minute"
                 if twin is not None:
                     reason += f"; {twin} does the same work and shares its result"
                 return Outcome("merged" if twin else "redriven", reason, job_id, new.tenant)

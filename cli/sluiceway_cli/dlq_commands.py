@@ -2,7 +2,8 @@
 
 import sys
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import closing
 from dataclasses import asdict
 from typing import Any
 
@@ -37,17 +38,22 @@ def list_letters(stack: str | None, limit: int, as_json: bool) -> None:  # noqa:
     A look counts as a receive, and hides the messages from others while it lasts.
     """
     with console.errors_told(as_json=as_json):
-        entries, complete = dlq.list_letters(find_target(stack).operator(), limit=limit)
+        operator = find_target(stack).operator()
+        entries, whole = dlq.list_letters(operator, limit=limit)
+        unseen = operator.letters.unseen
         if as_json:
-            console.print_json(entries)
+            complete = whole and not unseen
+            told = {"dead_letters": entries, "complete": complete, "messages_unseen": unseen}
+            console.print_json(told)
+            return
+        for entry in entries:
+            click.echo(dead_letter_line(entry))
+        if whole:
+            _tell_of_unseen(unseen, any_seen=bool(entries))
         else:
-            for entry in entries:
-                click.echo(dead_letter_line(entry))
-            if not entries:
-                click.echo("The dead-letter queue is empty.")
-        if not complete:
-            click.echo(f"There are more; these are the first {limit} messages.", err=True)
-        if entries and not as_json:
+            more = f"about {unseen} more" if unseen else "perhaps more"
+            click.echo(f"There are {more}; these are the first {limit} messages.", err=True)
+        if entries:
             click.echo("This look counts as a receive of each message.", err=True)
 
 
@@ -96,15 +102,16 @@ def redrive(
     with console.errors_told(as_json=as_json):
         target = find_target(stack)
         operator = target.operator()
-        coming: Iterable[dlq.Outcome] = dlq.redrive_all(operator, rate=rate)
-        if not everything:
-            jobs = {one: target.find_job(one, tenant) for one in job_id}
-            coming = dlq.redrive_jobs(operator, jobs, rate=rate)
+        jobs = {one: target.find_job(one, tenant) for one in job_id}
+        # Closed in any case: its look ends here, and not when somebody collects garbage.
+        with closing(_redriven(operator, jobs, rate)) as coming:
+            outcomes = list(coming) if as_json else _print_outcomes(coming)
+        unseen = operator.letters.unseen
         if as_json:
-            outcomes = list(coming)
-            console.print_json([outcome.shown() for outcome in outcomes])
+            shown = [outcome.shown() for outcome in outcomes]
+            console.print_json({"outcomes": shown, "messages_unseen": unseen})
         else:
-            outcomes = _print_outcomes(coming)
+            _tell_of_unseen(unseen, any_seen=bool(outcomes), again=True)
         if any(outcome.outcome == "failed" for outcome in outcomes):
             sys.exit(console.EXIT_REFUSED)
 
@@ -119,18 +126,21 @@ def discard(stack: str | None, job_id: str, tenant: str | None, as_json: bool) -
     """Give up on JOB_ID for good: it ends as failed, and its messages are removed."""
     with console.errors_told(as_json=as_json):
         target = find_target(stack)
-        job, removed = dlq.discard(target.operator(), _job(target, job_id, tenant))
+        operator = target.operator()
+        job, removed = dlq.discard(operator, _job(target, job_id, tenant))
         told = {
             "job_id": job.job_id,
             "tenant": job.tenant,
             "status": job.status.value,
             "error_code": job.error.code if job.error else None,
             "messages_removed": removed,
+            "messages_unseen": operator.letters.unseen,
         }
         if as_json:
             console.print_json(told)
         else:
             console.print_fields(told)
+            _tell_of_unseen(operator.letters.unseen, again=True)
 
 
 @group.command("resubmit")
@@ -164,18 +174,21 @@ def resubmit(
     with console.errors_told(as_json=as_json):
         corrected = console.json_option("--input", input_file.read())
         target = find_target(stack)
+        operator = target.operator()
         made = dlq.resubmit(
-            target.operator(),
+            operator,
             target.submitting(),
             _job(target, job_id, tenant),
             corrected=corrected,
             told=told.items(),
         )
-        shown = asdict(made) | {"discarded": job_id}
+        unseen = operator.letters.unseen
+        shown = asdict(made) | {"discarded": job_id, "messages_unseen": unseen}
         if as_json:
             console.print_json(shown)
         else:
             console.print_fields(shown)
+            _tell_of_unseen(unseen)
 
 
 def _job(target: Target, job_id: str, tenant: str | None) -> Job:
@@ -219,6 +232,28 @@ def _print_outcomes(coming: Iterable[dlq.Outcome]) -> list[dlq.Outcome]:
     if outcomes:
         counts = Counter(one.outcome for one in outcomes)
         click.echo(", ".join(f"{count} {outcome}" for outcome, count in counts.items()), err=True)
-    else:
-        click.echo("The dead-letter queue is empty.")
     return outcomes
+
+
+def _redriven(
+    operator: dlq.Operator, jobs: Mapping[str, Job | None], rate: int
+) -> Generator[dlq.Outcome]:
+    """What becomes of these jobs, or without any of every job in the queue."""
+    if jobs:
+        yield from dlq.redrive_jobs(operator, jobs, rate=rate)
+    else:
+        yield from dlq.redrive_all(operator, rate=rate)
+
+
+def _tell_of_unseen(unseen: int, *, any_seen: bool = True, again: bool = False) -> None:
+    """An empty look is no empty queue: SQS hides what somebody else received."""
+    if unseen:
+        if not any_seen:
+            click.echo("No dead letter can be seen now.")
+        click.echo(
+            f"SQS counts {unseen} more: hidden by somebody else's look, or by one that was cut "
+            "off. They show again within 5 minutes." + (" Run this again then." if again else ""),
+            err=True,
+        )
+    elif not any_seen:
+        click.echo("The dead-letter queue is empty.")

@@ -105,9 +105,9 @@ class Target:
 
     def operator(self) -> Operator:
         """What the commands on the dead-letter queue work with."""
-        letters = DeadLetters(
-            self.client("sqs"), self._output("DeadLetterQueueUrl"), self._lane_urls
-        )
+        # Ctrl-C waits for a receive's answer (dead_letters.py), so that is soon given up.
+        sqs = self.client("sqs", _PATIENT.merge(Config(read_timeout=10)))
+        letters = DeadLetters(sqs, self._output("DeadLetterQueueUrl"), self._lane_urls)
         return Operator(letters, self.jobs, self._claimed_by, self.clock)
 
     def submitting(self) -> Submitting:

@@ -175,7 +175,7 @@ class Plant:
     def dead_letters(self) -> list[str]:
         """The job ids of what is in the dead-letter queue."""
         found = self.run_cli("dlq", "list")
-        return [entry["job_id"] for entry in found]
+        return [entry["job_id"] for entry in found["dead_letters"]]
 
     def take_from(self, queue: str, job_id: str) -> dict[str, Any]:
         """Receives the job's message as an operator by hand; the others are visible again."""

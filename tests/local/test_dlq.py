@@ -58,8 +58,10 @@ def prompt_of(name: str) -> str:
 def test_list_joins_each_message_with_the_reason_and_shows_no_prompt(
     plant: Plant, dead: dict[str, str]
 ) -> None:
-    listed = plant.run_cli("dlq", "list")
+    found = plant.run_cli("dlq", "list")
 
+    listed = found["dead_letters"]
+    assert (found["complete"], found["messages_unseen"]) == (True, 0)
     entry = next(one for one in listed if one["job_id"] == dead["shown"])
     assert (entry["tenant"], entry["status"], entry["stray"]) == ("acme", "dead_lettered", False)
     assert (entry["error_code"], entry["attempts"]) == ("vendor_rejected", 1)
@@ -97,7 +99,7 @@ def test_show_of_an_unknown_job_says_so(plant: Plant) -> None:
 def test_redriven_job_succeeds_with_fresh_attempts(plant: Plant, dead: dict[str, str]) -> None:
     job_id = dead["redriven"]
 
-    (outcome,) = plant.run_cli("dlq", "redrive", job_id)
+    (outcome,) = plant.run_cli("dlq", "redrive", job_id)["outcomes"]
     row = plant.until(job_id, "completed", "failed", "dead_lettered")
 
     assert outcome["outcome"] == "redriven"
@@ -130,7 +132,7 @@ def test_job_without_a_message_is_redriven_by_the_table_and_the_sweeper(
         QueueUrl=plant.url("DeadLetter"), ReceiptHandle=message["ReceiptHandle"]
     )
 
-    (outcome,) = plant.run_cli("dlq", "redrive", job_id)
+    (outcome,) = plant.run_cli("dlq", "redrive", job_id)["outcomes"]
     plant.sweep()
     row = plant.until(job_id, "completed", "failed", "dead_lettered")
 
@@ -191,9 +193,9 @@ def test_redrive_of_all_clears_the_queue_and_tells_of_each_job(
         f"not ours: {SECRET}",
     ):
         plant.sqs.send_message(QueueUrl=plant.url("DeadLetter"), MessageBody=body)
-    listed = plant.run_cli("dlq", "list")
+    listed = plant.run_cli("dlq", "list")["dead_letters"]
 
-    outcomes = plant.run_cli("dlq", "redrive", "--all")
+    outcomes = plant.run_cli("dlq", "redrive", "--all")["outcomes"]
     rows = [plant.until(dead[name], "completed", "failed") for name in ("in bulk", "in bulk too")]
 
     strays = {one["job_id"]: one["why_stray"] for one in listed if one["stray"]}
@@ -203,8 +205,27 @@ def test_redrive_of_all_clears_the_queue_and_tells_of_each_job(
     assert told[dead["in bulk"]] == told[dead["in bulk too"]] == "redriven"
     assert told[done] == told[None] == "skipped"
     assert [row["status"] for row in rows] == ["completed"] * 2
-    left = plant.run_cli("dlq", "list")
-    assert done not in {one["job_id"] for one in left}
+    assert done not in plant.dead_letters()
     assert SECRET not in json.dumps([listed, outcomes])
     plant.sqs.purge_queue(QueueUrl=plant.url("DeadLetter"))
-    assert plant.run_cli("dlq", "redrive", "--all") == []
+    assert plant.run_cli("dlq", "redrive", "--all") == {"outcomes": [], "messages_unseen": 0}
+
+
+def test_what_somebody_else_looks_at_is_counted(plant: Plant) -> None:
+    queue = plant.url("DeadLetter")
+    for number in range(3):
+        plant.sqs.send_message(QueueUrl=queue, MessageBody=f"not ours: {number}")
+    taken = plant.sqs.receive_message(QueueUrl=queue, MaxNumberOfMessages=1, VisibilityTimeout=60)
+    (message,) = taken["Messages"]
+
+    told = plant.run_cli("dlq", "list")
+    shown = plant.cli("dlq", "list")
+    plant.sqs.change_message_visibility(
+        QueueUrl=queue, ReceiptHandle=message["ReceiptHandle"], VisibilityTimeout=0
+    )
+    after = plant.run_cli("dlq", "list")
+
+    assert (len(told["dead_letters"]), told["messages_unseen"], told["complete"]) == (2, 1, False)
+    assert "SQS counts 1 more" in shown.stderr
+    assert (len(after["dead_letters"]), after["messages_unseen"], after["complete"]) == (3, 0, True)
+    plant.sqs.purge_queue(QueueUrl=queue)

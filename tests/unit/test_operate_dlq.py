@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import signal
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import boto3
 import pytest
-from botocore.exceptions import ClientError
+from botocore.exceptions import ClientError, EndpointConnectionError
+from click.testing import CliRunner, Result
 from moto import mock_aws
 from sluiceway.adapters.sqs_queue import SQSJobQueue, message_body, read_body
 from sluiceway.domain import catalogue
@@ -25,6 +29,7 @@ from sluiceway.usecases import payloads as payloads_of
 from sluiceway.usecases.run_job import Acknowledge, Delivery, Worker, run_job
 from sluiceway_cli import dlq
 from sluiceway_cli.dead_letters import SENT_BY_HAND, DeadLetters, Look
+from sluiceway_cli.main import cli
 
 from tests.fakes.examples import a_job, an_entry, completed, failed
 from tests.fakes.in_memory import (
@@ -40,7 +45,7 @@ from tests.fakes.in_memory import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from mypy_boto3_sqs import SQSClient
 
@@ -324,6 +329,292 @@ def test_list_says_when_its_limit_cut_it_short(desk: Desk) -> None:
 
     assert len(entries) == 2
     assert not complete
+
+
+# ------------------------------------------------------------------------------------ unseen
+
+
+def hide(desk: Desk, count: int) -> list[str]:
+    """Somebody else looks at so many messages; gives their receipts."""
+    answer = desk.sqs.receive_message(
+        QueueUrl=desk.urls["dead"], MaxNumberOfMessages=count, VisibilityTimeout=300
+    )
+    return [message["ReceiptHandle"] for message in answer["Messages"]]
+
+
+def test_list_counts_what_somebody_else_looks_at(desk: Desk) -> None:
+    for number in range(5):
+        desk.put(dead(number))
+    receipts = hide(desk, 3)
+
+    entries, _ = dlq.list_letters(desk.operator, limit=None)
+    unseen = desk.letters.unseen
+    for receipt in receipts:
+        desk.sqs.change_message_visibility(
+            QueueUrl=desk.urls["dead"], ReceiptHandle=receipt, VisibilityTimeout=0
+        )
+    after, _ = dlq.list_letters(desk.operator, limit=None)
+
+    assert (len(entries), unseen) == (2, 3)
+    assert (len(after), desk.letters.unseen) == (5, 0)
+
+
+def test_list_counts_what_its_limit_left_out(desk: Desk) -> None:
+    for number in range(5):
+        desk.put(dead(number))
+
+    dlq.list_letters(desk.operator, limit=2)
+
+    assert desk.letters.unseen == 3
+
+
+@pytest.mark.parametrize("by_itself", [False, True], ids=["one by one", "by SQS"])
+def test_redrive_counts_what_it_did_not_see(desk: Desk, *, by_itself: bool) -> None:
+    desk.queues.moves_by_itself = by_itself
+    for number in range(5):
+        desk.put(dead(number))
+    hide(desk, 3)
+
+    outcomes = desk.redrive_all()
+
+    assert names(outcomes) == ["redriven"] * 2
+    assert desk.letters.unseen == 3
+
+
+def test_redrive_and_discard_of_a_job_count_what_they_did_not_see(desk: Desk) -> None:
+    job, other = desk.put(dead(1)), desk.put(dead(2))
+    hide(desk, 2)
+
+    (outcome,) = desk.redrive(job)
+    after_redrive = desk.letters.unseen
+    _, removed = dlq.discard(desk.operator, other)
+
+    assert "no message seen" in outcome.reason
+    assert (after_redrive, removed, desk.letters.unseen) == (2, 0, 2)
+
+
+def test_what_was_moved_or_removed_is_not_unseen(desk: Desk) -> None:
+    first, second = desk.put(dead(1), copies=2), desk.put(dead(2))
+
+    desk.redrive(first)
+    after_redrive = desk.letters.unseen
+    dlq.discard(desk.operator, second)
+
+    assert (after_redrive, desk.letters.unseen) == (0, 0)
+
+
+def test_what_others_remove_meanwhile_is_not_unseen(desk: Desk) -> None:
+    for number in range(3):
+        desk.put(dead(number))
+    (receipt,) = hide(desk, 1)
+
+    with desk.letters.look() as look:
+        assert len(list(look)) == 2
+        desk.sqs.delete_message(QueueUrl=desk.urls["dead"], ReceiptHandle=receipt)
+
+    assert desk.letters.unseen == 0
+
+
+@pytest.mark.parametrize(
+    ("counts", "unseen"),
+    [
+        ([2, 2], 0),
+        ([5, 5], 3),
+        ([5, 3], 1),  # somebody else removed two meanwhile
+        ([5, 1], 0),
+        ([1, 9], 0),  # SQS counted late before the look
+        ([9, None], 7),  # and can't be asked after it
+    ],
+)
+def test_both_counts_have_to_say_that_something_is_unseen(
+    counts: list[int | None], unseen: int
+) -> None:
+    class Counted:
+        answers = iter(counts)
+
+        def get_queue_attributes(self, **_: Any) -> dict[str, Any]:
+            count = next(self.answers)
+            if count is None:
+                raise ClientError({"Error": {"Code": "Throttled"}}, "GetQueueAttributes")
+            return {"Attributes": {"ApproximateNumberOfMessages": str(count)}}
+
+        batches: ClassVar = [
+            [{"MessageId": f"m{n}", "ReceiptHandle": f"r{n}", "Body": "x"} for n in (1, 2)],
+            [],
+        ]
+
+        def receive_message(self, **_: Any) -> dict[str, Any]:
+            return {"Messages": self.batches.pop(0)}
+
+        def change_message_visibility_batch(self, **_: Any) -> None:
+            pass
+
+    Counted.batches = [list(batch) for batch in Counted.batches]
+    letters = DeadLetters(Counted(), "queue", {}, wait_s=0)  # type: ignore[arg-type]
+
+    with letters.look() as look:
+        list(look)
+
+    assert letters.unseen == unseen
+
+
+# ------------------------------------------------------------------------------------ signals
+
+
+@pytest.fixture
+def handlers() -> Iterator[None]:
+    """The process has a handler that would fail the test, and keeps it."""
+
+    def unexpected(*_: Any) -> None:
+        raise AssertionError("the signal came outside of the look")
+
+    before = {number: signal.signal(number, unexpected) for number in SIGNALS}
+    yield
+    assert {signal.getsignal(number) for number in SIGNALS} == {unexpected}
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def ended_by(number: signal.Signals) -> Any:
+    return pytest.raises(KeyboardInterrupt if number is signal.SIGINT else SystemExit)
+
+
+@pytest.mark.usefixtures("handlers")
+@pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
+def test_signal_ends_a_look_and_makes_its_messages_visible(
+    desk: Desk, number: signal.Signals
+) -> None:
+    for one in range(3):
+        desk.put(dead(one))
+
+    with ended_by(number) as caught, desk.letters.look() as look:
+        assert len(list(look)) == 3
+        assert desk.in_queue() == []
+        signal.raise_signal(number)
+
+    assert len(desk.in_queue()) == 3
+    if isinstance(caught.value, SystemExit):
+        assert caught.value.code == 128 + number
+
+
+@pytest.mark.usefixtures("handlers")
+@pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
+@pytest.mark.parametrize("during", ["receive_message", "change_message_visibility_batch"])
+def test_signal_waits_for_a_receive_and_for_the_end(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, during: str
+) -> None:
+    for one in range(3):
+        desk.put(dead(one))
+    call = getattr(desk.sqs, during)
+
+    def call_and_signal(**request: Any) -> Any:
+        answer = call(**request) if during == "receive_message" else None
+        signal.raise_signal(number)
+        return call(**request) if answer is None else answer
+
+    monkeypatch.setattr(desk.queues, during, call_and_signal, raising=False)
+
+    with ended_by(number):
+        dlq.list_letters(desk.operator, limit=None)
+
+    assert len(desk.in_queue()) == 3
+
+
+@pytest.mark.usefixtures("handlers")
+def test_signal_between_two_moves_of_a_redrive_leaves_the_rest_visible(desk: Desk) -> None:
+    for one in range(3):
+        desk.put(dead(one))
+
+    with closing(dlq.redrive_all(desk.operator, rate=10)) as coming:
+        next(coming)
+        with pytest.raises(SystemExit):
+            signal.raise_signal(signal.SIGTERM)
+
+    assert len(desk.in_queue()) == 2
+    assert len(desk.queues.sent) == 1
+
+
+@pytest.mark.usefixtures("handlers")
+def test_signal_during_a_move_waits_until_there_is_one_message_again(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk.put(dead(1))
+    send = desk.queues.send_message
+
+    def send_and_signal(**request: Any) -> Any:
+        signal.raise_signal(signal.SIGTERM)
+        return send(**request)
+
+    monkeypatch.setattr(desk.queues, "send_message", send_and_signal)
+
+    with pytest.raises(SystemExit):
+        desk.redrive_all()
+
+    assert desk.count() == 0
+    assert desk.count("interactive") == 1
+
+
+def test_signal_that_is_ignored_stays_ignored(desk: Desk) -> None:  # nohup
+    desk.put(dead())
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with desk.letters.look() as look:
+            assert len(list(look)) == 1
+            signal.raise_signal(signal.SIGHUP)
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_look_outside_of_the_main_thread_leaves_signals_alone(desk: Desk) -> None:
+    desk.put(dead())
+    before = signal.getsignal(signal.SIGTERM)
+
+    with ThreadPoolExecutor(1) as pool:
+        entries, _ = pool.submit(dlq.list_letters, desk.operator, limit=None).result()
+
+    assert len(entries) == 1
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_end_of_a_look_gives_up_when_nobody_answers_and_not_when_one_batch_is_refused() -> None:
+    class Failing:
+        def __init__(self, error: Exception) -> None:
+            self.error, self.asked = error, 0
+
+        def receive_message(self, **_: Any) -> dict[str, Any]:
+            if self.asked:
+                return {}
+            self.asked = 1
+            numbers = range(25)
+            return {
+                "Messages": [
+                    {"MessageId": f"m{n}", "ReceiptHandle": f"r{n}", "Body": "x"} for n in numbers
+                ]
+            }
+
+        def change_message_visibility_batch(self, **_: Any) -> None:
+            self.asked += 1
+            raise self.error
+
+    asked = []
+    for error in (
+        EndpointConnectionError(endpoint_url="x"),
+        ClientError({"Error": {"Code": "Throttled"}}, "ChangeMessageVisibilityBatch"),
+    ):
+        queue = Failing(error)
+        look = Look(queue, "queue", wait_s=0)  # type: ignore[arg-type]
+        list(look)
+        look.end()
+        asked.append(queue.asked - 1)
+
+    assert asked == [1, 3]
+
+
+# ------------------------------------------------------------------------------------ strays
 
 
 @pytest.mark.parametrize(
@@ -718,3 +1009,129 @@ def test_resubmit_keeps_the_old_job_when_the_new_one_is_refused(desk: Desk) -> N
 
     assert desk.row(job) == job
     assert desk.count() == 1
+
+
+# ------------------------------------------------------------------------------------ commands
+
+
+@pytest.fixture
+def command(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    """`sluiceway dlq` at this desk."""
+
+    class Here:
+        def operator(self) -> dlq.Operator:
+            return desk.operator
+
+        def submitting(self) -> dlq.Submitting:
+            return desk.submitting
+
+        def find_job(self, job_id: str, tenant: str | None) -> Job | None:
+            return desk.jobs.get(tenant or "acme", job_id)
+
+    monkeypatch.setattr("sluiceway_cli.dlq_commands.find_target", lambda _: Here())
+    return lambda *arguments: CliRunner().invoke(cli, ["dlq", *arguments], input='"right"')
+
+
+@pytest.mark.parametrize("arguments", [("list",), ("redrive", "--all")], ids=" ".join)
+def test_command_says_empty_only_of_an_empty_queue(
+    desk: Desk, command: Callable[..., Result], arguments: tuple[str, ...]
+) -> None:
+    empty = command(*arguments)
+    for number in range(3):
+        desk.put(dead(number))
+    hide(desk, 3)
+
+    hidden = command(*arguments)
+
+    assert empty.stdout == "The dead-letter queue is empty.\n"
+    assert empty.stderr == ""
+    assert hidden.exit_code == 0
+    assert "empty" not in hidden.output
+    assert hidden.stdout == "No dead letter can be seen now.\n"
+    assert "SQS counts 3 more" in hidden.stderr
+    assert "within 5 minutes" in hidden.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("list",), ("redrive", "--all"), ("redrive",), ("discard",), ("resubmit", "--input", "-")],
+    ids=" ".join,
+)
+@pytest.mark.parametrize("hidden", [0, 2])
+def test_command_tells_of_what_it_did_not_see(
+    desk: Desk, command: Callable[..., Result], arguments: tuple[str, ...], hidden: int
+) -> None:
+    others = [desk.put(with_work(dead(number))) for number in range(hidden)]
+    if others:
+        hide(desk, hidden)
+    jobs = [desk.put(with_work(dead(number))) for number in (11, 12)]
+    ids = [] if arguments in {("list",), ("redrive", "--all")} else [[job.job_id] for job in jobs]
+    of_text, of_json = ids or ([], [])
+
+    text = command(*arguments, *of_text)
+    told = json.loads(command(*arguments, *of_json, "--json").stdout)
+
+    assert text.exit_code == 0
+    assert ("SQS counts 2 more" in text.stderr) is bool(hidden)
+    assert told["messages_unseen"] == hidden
+
+
+def test_list_in_json_says_whether_it_is_complete(
+    desk: Desk, command: Callable[..., Result]
+) -> None:
+    for number in range(3):
+        desk.put(dead(number))
+
+    whole, cut = (json.loads(command("list", "--json", *of).stdout) for of in ([], ["--limit", 2]))
+
+    assert (whole["complete"], whole["messages_unseen"]) == (True, 0)
+    assert len(whole["dead_letters"]) == 3
+    assert (cut["complete"], cut["messages_unseen"]) == (False, 1)
+    assert len(cut["dead_letters"]) == 2
+
+
+@pytest.mark.parametrize(("limit", "told"), [(2, "about 1 more"), (3, "perhaps more")])
+def test_list_says_how_many_its_limit_left_out(
+    desk: Desk, command: Callable[..., Result], limit: int, told: str
+) -> None:
+    for number in range(3):
+        desk.put(dead(number))
+
+    result = command("list", "--limit", limit)
+
+    assert f"There are {told}; these are the first {limit} messages." in result.stderr
+    assert "SQS counts" not in result.stderr
+
+
+def test_redrive_command_that_is_told_to_end_leaves_the_rest_visible(
+    desk: Desk, command: Callable[..., Result]
+) -> None:
+    for number in range(3):
+        desk.put(dead(number))
+
+    def end(_: float) -> None:
+        signal.raise_signal(signal.SIGTERM)
+
+    desk.operator = replace(desk.operator, pause=end)
+
+    result = command("redrive", "--all")
+
+    assert result.exit_code == 128 + signal.SIGTERM
+    assert len(desk.in_queue()) == 2
+
+
+def test_redrive_command_that_is_told_to_end_as_it_prints_leaves_the_rest_visible(
+    desk: Desk, command: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(3):
+        desk.put(dead(number))
+
+    def end(*_: Any, **__: Any) -> None:
+        signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr("sluiceway_cli.dlq_commands.click.echo", end)
+
+    result = command("redrive", "--all")
+
+    assert result.exit_code == 128 + signal.SIGTERM
+    assert len(desk.in_queue()) == 2
