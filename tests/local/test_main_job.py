@@ -250,6 +250,36 @@ def test_revoked_key_is_unauthenticated(local: LocalStack, cli: Callable[..., An
 
 def test_health_needs_no_key(local: LocalStack) -> None:
     assert httpx.get(f"{local.api_url}/health").json() == {"status": "ok"}
+    head = httpx.head(f"{local.api_url}/health")
+    assert (head.status_code, head.content) == (200, b"")
+
+
+@pytest.mark.parametrize(
+    ("path", "allowed"),
+    [("/health", "GET, HEAD"), ("/jobs", "POST"), ("/jobs/x", "GET, HEAD"), ("/nope", None)],
+)
+@pytest.mark.parametrize("method", ["HEAD", "PUT", "PATCH", "DELETE", "OPTIONS"])
+def test_gateway_lets_every_method_through_to_its_refusal(
+    acme: httpx.Client, path: str, allowed: str | None, method: str
+) -> None:
+    answer = acme.request(method, path)
+
+    if method in (allowed or "").split(", "):
+        assert answer.status_code in {200, 404}
+        return
+    assert answer.status_code == (405 if allowed else 404)
+    assert answer.headers.get("allow") == allowed
+    assert answer.headers["content-type"] == "application/problem+json"
+    if method == "HEAD":
+        assert answer.content == b""
+    else:
+        assert answer.json()["code"] == ("method_not_allowed" if allowed else "route_not_found")
+
+
+def test_method_that_the_gateway_does_not_have_is_its_own_to_refuse(acme: httpx.Client) -> None:
+    answer = acme.request("TRACE", "/jobs")
+
+    assert (answer.status_code, answer.json()["code"]) == (404, "route_not_found")
 
 
 @pytest.mark.parametrize(
