@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import boto3
@@ -1052,6 +1054,13 @@ def test_command_says_empty_only_of_an_empty_queue(
     assert "within 5 minutes" in hidden.stderr
 
 
+def documented_members(command: str) -> set[str]:
+    """What docs/operations.md says that the command prints with `--json`."""
+    text = (Path(__file__).parents[2] / "docs/operations.md").read_text("utf-8")
+    (row,) = re.findall(rf"^\| `dlq {command}` \| (.*) \|$", text, re.MULTILINE)
+    return set(re.findall(r"`(\w+)`", row))
+
+
 @pytest.mark.parametrize(
     "arguments",
     [("list",), ("redrive", "--all"), ("redrive",), ("discard",), ("resubmit", "--input", "-")],
@@ -1074,6 +1083,7 @@ def test_command_tells_of_what_it_did_not_see(
     assert text.exit_code == 0
     assert ("SQS counts 2 more" in text.stderr) is bool(hidden)
     assert told["messages_unseen"] == hidden
+    assert set(told) == documented_members(arguments[0])
 
 
 def test_list_in_json_says_whether_it_is_complete(
