@@ -130,9 +130,10 @@ def post_cancel(job_id: str) -> Response[str]:
     caller = _caller()
     caller.require("cancel")
     _refuse_unknown_parameters()
-    job = cancel_job(job_id, caller.tenant, jobs=deps.jobs, clock=deps.clock)
-    deps.telemetry.event("job_cancelled", job)
-    return _response(job_reply(200, job, None, base_path=_base_path()))
+    outcome = cancel_job(job_id, caller.tenant, jobs=deps.jobs, clock=deps.clock)
+    if not outcome.again:
+        deps.telemetry.event("job_cancelled", outcome.job)
+    return _response(job_reply(200, outcome.job, None, base_path=_base_path()))
 
 
 def _hit(entry: CacheEntry, result: bytes) -> Response[str]:

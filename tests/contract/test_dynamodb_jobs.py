@@ -329,7 +329,7 @@ def test_cancel_whose_reply_is_lost_gives_the_cancelled_job(
     good.submit(a_job(1))
     store, _ = faulty(replies=[timed_out()])
 
-    job = cancel_job(a_job(1).job_id, "acme", jobs=store.jobs, clock=good.clock)
+    job = cancel_job(a_job(1).job_id, "acme", jobs=store.jobs, clock=good.clock).job
 
     assert job == good.row(job)
     assert job.status is JobStatus.CANCELLED

@@ -375,7 +375,7 @@ def test_ten_cancels_at_once_settle_the_job_once(store: Store) -> None:
         *[lambda: cancel_job(job.job_id, "acme", jobs=store.jobs, clock=store.clock)] * 10
     )
 
-    assert outcomes == [store.row(job)] * 10
+    assert [outcome.job for outcome in outcomes] == [store.row(job)] * 10
     assert store.row(job).status is JobStatus.CANCELLED
     assert sum(store.rows.in_flight("acme").values()) == 1
 
@@ -452,6 +452,60 @@ def test_redrive_against_an_equal_submit_leaves_the_claim_to_one_of_them(store: 
         assert redrive == Applied(redriven(old))
         holder = twin.job_id if isinstance(submit, Submitted) else job.job_id
         assert store.rows.claim(job.job_key) == holder
+
+
+# ------------------------------------------------------------------------------------ told once
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        failed,
+        lambda job: failed(job, last_receive=True),
+        lambda job: transitions.cancelled(job, now_ms=NOW_MS + 1000),
+        lambda job: transitions.parked(job, not_before_ms=NOW_MS + 300_000),
+    ],
+    ids=["failed", "dead_lettered", "cancelled", "parked"],
+)
+def test_transition_that_ten_processes_make_at_once_is_told_to_one(
+    dynamodb_local_client: DynamoDBClient, clock: FakeClock, end: Callable[[Job], Job]
+) -> None:
+    tables = make_tables(dynamodb_local_client, f"race-{secrets.token_hex(4)}")
+    processes = [
+        store_on(dynamodb_local_client, tables, clock, pause=time.sleep, rand=random.random).jobs
+        for _ in range(10)
+    ]
+    for number in range(1, 5):
+        job = a_job(number)
+        processes[0].submit(job, shard_caps=[100])
+
+        outcomes = at_once(
+            *[lambda jobs=jobs, job=job: jobs.apply(job, end(job)) for jobs in processes]
+        )
+
+        assert kinds(outcomes) == {"Applied": 1, "Moved": 9}
+        assert [outcome.job for outcome in outcomes] == [end(job)] * 10
+
+
+def test_redrive_that_two_processes_make_at_once_is_told_to_one(
+    dynamodb_local_client: DynamoDBClient, clock: FakeClock
+) -> None:
+    tables = make_tables(dynamodb_local_client, f"race-{secrets.token_hex(4)}")
+    one, two = (
+        store_on(dynamodb_local_client, tables, clock, pause=time.sleep, rand=random.random)
+        for _ in range(2)
+    )
+    for number in range(1, 9):
+        job = one.submit(a_job(number))
+        old = failed(job, last_receive=True)
+        one.jobs.apply(job, old)
+
+        outcomes = at_once(
+            *[lambda old=old, of=of: of.jobs.redrive(old, redriven(old)) for of in (one, two)]
+        )
+
+        assert kinds(outcomes) == {"Applied": 1, "Moved": 1}
+    assert sum(one.rows.in_flight("acme").values()) == 8
 
 
 # ------------------------------------------------------------------------------------ the sweep

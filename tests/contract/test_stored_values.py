@@ -165,6 +165,22 @@ def test_row_of_any_job_is_read_as_the_same_job(job: Job) -> None:
     assert _job_of(row) == job
 
 
+def test_error_without_an_http_status_has_no_attribute_of_it() -> None:
+    error = an_error(http_status=None)
+
+    row = _values_of(a_job(error=error, last_errors=(error, error)))
+
+    assert not any("http_status" in values for values in (row["error"], *row["last_errors"]))
+
+
+def test_error_whose_http_status_was_stored_as_null_is_read_as_one_without() -> None:
+    job = a_job(error=an_error(http_status=None))
+    row = _values_of(job)
+    row["error"]["http_status"] = None
+
+    assert _job_of(from_item(to_item(row))) == job
+
+
 # ------------------------------------------------------------------------------------ entries
 
 

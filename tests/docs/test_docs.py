@@ -464,7 +464,7 @@ def test_states_are_in_the_diagram_and_the_codes_are_open_or_final() -> None:
 def test_attributes_of_jobs_are_documented() -> None:
     documented = first_column(ARCHITECTURE, "Jobs")
 
-    assert set(dynamodb_jobs._values_of(a_job())) == documented
+    assert {*dynamodb_jobs._values_of(a_job()), "written_by"} == documented
 
 
 def test_members_of_an_error_are_documented() -> None:

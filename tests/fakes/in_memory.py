@@ -109,6 +109,8 @@ class World:
     """By hash."""
     counters_busy: bool = False
     """Claims and counters can't be written: others always get in the way."""
+    written_by: dict[tuple[str, str], object] = field(default_factory=dict)
+    """By tenant and job id: the store that made the last transition."""
     lock: threading.RLock = field(default_factory=threading.RLock, repr=False)
 
     def open_jobs(self, tenant: str) -> int:
@@ -200,8 +202,7 @@ class InMemoryJobs:
             if current is None:
                 return Moved(None)
             if current.version != old.version or not (lease is None or self._holds(lease)):
-                # Ours after all, when the row is as we wrote it.
-                return Applied(current) if current.version == new.version else Moved(current)
+                return self._explain(current, new)
             row = None if lease else world.leases.get(old.cache_key)
             if unless_held_at_ms is not None and row and not row.free_at(unless_held_at_ms):
                 return LeaseHeld(by_this_job=row.job_id == old.job_id)
@@ -243,7 +244,7 @@ class InMemoryJobs:
             if current is None:
                 return Moved(None)
             if current.version != old.version:
-                return Applied(current) if current.version == new.version else Moved(current)
+                return self._explain(current, new)
             claim = world.claims.get(new.job_key)
             ended = claim is None or claim.ends_at_epoch_ms < self._clock.now_ms()
             if ended or (claim and claim.job_id == new.job_id):
@@ -292,6 +293,11 @@ class InMemoryJobs:
                 urls = tuple(one for one in current.callback_urls if one != url)
                 self._world.jobs[tenant, job_id] = replace(current, callback_urls=urls)
 
+    def _explain(self, current: Job, new: Job) -> Applied | Moved:
+        """Ours after all, when the row is as we wrote it, and by us."""
+        ours = self._world.written_by.get((new.tenant, new.job_id)) is self
+        return Applied(current) if ours and current.version == new.version else Moved(current)
+
     def _holds(self, lease: Lease) -> bool:
         row = self._world.leases.get(lease.cache_key)
         return row is not None and (row.token, row.fence) == (lease.token, lease.fence)
@@ -315,6 +321,7 @@ class InMemoryJobs:
             if getattr(new, name) != getattr(old, name)
         }
         self._world.jobs[old.tenant, old.job_id] = replace(current, **changed)
+        self._world.written_by[old.tenant, old.job_id] = self
 
 
 class InMemoryDueJobs:

@@ -1005,6 +1005,17 @@ def test_cancel_is_logged_with_its_job(stage: Stage, capsys: pytest.CaptureFixtu
     assert (line["message"], line["job_id"]) == ("job_cancelled", job_id)
 
 
+def test_cancel_again_is_not_logged_as_another(
+    stage: Stage, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job_id = stage.submit().body["id"]
+    stage.cancel(job_id)
+    output(capsys)
+
+    assert stage.cancel(job_id).status == 200
+    assert log_lines(output(capsys)) == []
+
+
 def test_cancel_while_the_tables_are_busy_is_told_with_a_time_to_come_again(stage: Stage) -> None:
     job_id = stage.submit().body["id"]
     stage.world.counters_busy = True

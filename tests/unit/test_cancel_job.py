@@ -34,7 +34,7 @@ def put(world: World, job: Job) -> Job:
 
 
 def cancel(world: World, clock: FakeClock, job_id: str = JOB_ID, tenant: str = "acme") -> Job:
-    return cancel_job(job_id, tenant, jobs=InMemoryJobs(world, clock=clock), clock=clock)
+    return cancel_job(job_id, tenant, jobs=InMemoryJobs(world, clock=clock), clock=clock).job
 
 
 @pytest.mark.parametrize("state", OPEN)
@@ -63,6 +63,35 @@ def test_cancel_again_gives_the_cancelled_job_and_settles_nothing_twice(
 
     assert second == first
     assert world.open_jobs("acme") == 1
+
+
+def test_cancel_again_says_so(world: World, clock: FakeClock) -> None:
+    put(world, a_job())
+    jobs = InMemoryJobs(world, clock=clock)
+
+    outcomes = [cancel_job(JOB_ID, "acme", jobs=jobs, clock=clock) for _ in range(2)]
+
+    assert [outcome.again for outcome in outcomes] == [False, True]
+
+
+def test_cancel_that_another_makes_at_the_same_time_is_one_again(
+    world: World, clock: FakeClock
+) -> None:
+    put(world, a_job())
+
+    class CancelledMeanwhile(InMemoryJobs):
+        """Whose job another process cancels between the first look and the write."""
+
+        def get(self, tenant: str, job_id: str) -> Job | None:
+            found = super().get(tenant, job_id)
+            if found is not None and found.open:
+                cancel(world, clock)
+            return found
+
+    outcome = cancel_job(JOB_ID, "acme", jobs=CancelledMeanwhile(world, clock=clock), clock=clock)
+
+    assert outcome.again
+    assert outcome.job.status is JobStatus.CANCELLED
 
 
 @pytest.mark.parametrize("status", [JobStatus.COMPLETED, JobStatus.FAILED, JobStatus.DEAD_LETTERED])
@@ -115,8 +144,9 @@ def test_job_that_moves_meanwhile_is_cancelled_as_it_is_then(
                 world.jobs[tenant, job_id] = PROCESSING
             return found
 
-    job = cancel_job(JOB_ID, "acme", jobs=StartedMeanwhile(world, clock=clock), clock=clock)
+    outcome = cancel_job(JOB_ID, "acme", jobs=StartedMeanwhile(world, clock=clock), clock=clock)
 
+    job = outcome.job
     assert (job.status, job.attempts) == (JobStatus.CANCELLED, 1)
     assert world.open_jobs("acme") == 0
 

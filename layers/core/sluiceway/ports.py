@@ -109,6 +109,7 @@ class JobStore(Protocol):
     ) -> Applied | Moved | LeaseHeld:
         """Writes a transition, if the job is still as `old` was read.
 
+        Moved, too, when another store made this very transition: one of them is told Applied.
         With `lease`, it must still be held, and is released. With `unless_held_at_ms`, nobody may
         hold the lease of the job's cache key at that time: what a worker is busy with isn't ended
         behind its back. With `entry`, the result is cached in the same write.
@@ -128,7 +129,7 @@ class JobStore(Protocol):
     def redrive(self, old: Job, new: Job) -> Applied | Moved:
         """Writes `redriven`: the job counts as in flight again, whatever the cap.
 
-        It takes its claim back, where nobody has it meanwhile.
+        It takes its claim back, where nobody has it meanwhile. Of two at once one is told Applied.
         """
         ...
 

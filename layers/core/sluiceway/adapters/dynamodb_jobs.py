@@ -8,6 +8,7 @@ Coordination rows, by `coordination_key`:
 
 import dataclasses
 import random
+import secrets
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -75,6 +76,8 @@ class DynamoDBJobs:
         self._names = names
         self._clock = clock
         self._rand = rand
+        self._writer = secrets.token_urlsafe(6)
+        """Tells our own write from another's that made the same transition of the same row."""
 
     def get(self, tenant: str, job_id: str) -> Job | None:
         """See JobStore."""
@@ -293,11 +296,15 @@ class DynamoDBJobs:
         return Applied(marked) if refusals is None else self._explain(refusals[0], old, marked)
 
     def _explain(self, refusal: Refusal | None, old: Job, new: Job) -> Applied | Moved:
-        """A refused transition: ours after all, when the row is as we wrote it."""
-        current = self._seen(refusal, old) if refusal else self.get(old.tenant, old.job_id)
-        if current is not None and current.version == new.version:
-            return Applied(current)
-        return Moved(current)
+        """A refused transition: ours after all, when the row is as we wrote it, and by us."""
+        row = refusal.old if refusal else None
+        if row is None:
+            row = self._table.read(self._names.jobs, _job_key(old.tenant, old.job_id))
+        if row is None:
+            return Moved(None)
+        current = _job_of(row)
+        ours = row.get("written_by") == self._writer
+        return Applied(current) if ours and current.version == new.version else Moved(current)
 
     def renew(self, job: Job, lease: Lease, *, ends_at_ms: int) -> Lease | None:
         """See JobStore."""
@@ -427,7 +434,7 @@ class DynamoDBJobs:
 
     def _job_write(self, old: Job, new: Job) -> Write:
         """The difference, on the condition that the row is as `old` was read."""
-        update, values = changes(_values_of(old), _values_of(new))
+        update, values = changes(_values_of(old), {**_values_of(new), "written_by": self._writer})
         status, fence, attempts_total, revision = old.version
         return Write(
             self._names.jobs,
@@ -526,9 +533,15 @@ def _values_of(job: Job) -> dict[str, Any]:
     values["input_inline"], values["input_ref"] = job.input.inline, job.input.ref
     values["result_inline"] = job.result.inline if job.result else None
     values["result_ref"] = job.result.ref if job.result else None
-    values["error"] = dataclasses.asdict(job.error) if job.error else None
-    values["last_errors"] = [dataclasses.asdict(error) for error in job.last_errors] or None
+    values["error"] = _error_values(job.error) if job.error else None
+    values["last_errors"] = [_error_values(error) for error in job.last_errors] or None
     return values
+
+
+def _error_values(error: JobError) -> dict[str, Any]:
+    """Without what is None: within a map it would be stored as NULL."""
+    values = dataclasses.asdict(error)
+    return {name: value for name, value in values.items() if value is not None}
 
 
 _TYPES: dict[str, Any] = {

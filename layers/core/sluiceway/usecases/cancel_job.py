@@ -1,5 +1,7 @@
 """Cancel: the partner wants no result any more."""
 
+from dataclasses import dataclass
+
 from sluiceway.domain import ids
 from sluiceway.domain.errors import JobNotFoundError, NotCancellableError, StoreBusyError
 from sluiceway.domain.job import Job, JobStatus, cancelled
@@ -9,8 +11,16 @@ MAX_LOOKS = 5
 """At a job that a worker moves meanwhile."""
 
 
-def cancel_job(job_id: str, tenant: str, *, jobs: JobStore, clock: Clock) -> Job:
-    """The cancelled job; again gives it again.
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """The cancelled job; `again`: it was cancelled before, or by somebody else just now."""
+
+    job: Job
+    again: bool = False
+
+
+def cancel_job(job_id: str, tenant: str, *, jobs: JobStore, clock: Clock) -> Cancelled:
+    """Cancels the job; again changes nothing.
 
     A call that runs is aborted at its next look, and its answer is thrown away.
     Raises JobNotFoundError, for another tenant's job too, and NotCancellableError.
@@ -20,10 +30,10 @@ def cancel_job(job_id: str, tenant: str, *, jobs: JobStore, clock: Clock) -> Job
         if job is None:
             raise JobNotFoundError("There is no such job.")
         if job.status is JobStatus.CANCELLED:
-            return job
+            return Cancelled(job, again=True)
         if not job.open:
             raise NotCancellableError(f"The job is {job.status.value} already.")
         outcome = jobs.apply(job, cancelled(job, now_ms=clock.now_ms()))
         if isinstance(outcome, Applied):
-            return outcome.job
+            return Cancelled(outcome.job)
     raise StoreBusyError("The job kept moving.", retry_after_s=1)
