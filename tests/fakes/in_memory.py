@@ -59,6 +59,10 @@ class FakeClock:
     def set(self, now_ms: int) -> None:
         self._now_ms = now_ms
 
+    def pause(self, seconds: float) -> None:
+        """As time.sleep, without waiting."""
+        self.advance(s=seconds)
+
     def advance(self, ms: int = 0, *, s: float = 0.0) -> int:
         """Moves on, and gives the new time."""
         self._now_ms += ms + round(s * 1000)

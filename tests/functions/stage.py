@@ -153,6 +153,7 @@ class Stage:
                 telemetry=self.telemetry,
                 rand=lambda: 0.5,
                 token=lambda: f"token-{next(self._serial)}",
+                pause=self.clock.pause,
                 lease_ms=100_000,
             ),
             queue=self.queue,

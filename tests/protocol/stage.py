@@ -450,6 +450,7 @@ class Stage:
             telemetry=self.telemetry,
             rand=lambda: self.rand,
             token=lambda: f"token-{next(self._serial)}",
+            pause=lambda s: self.advance(round(s * 1000)),
             lease_ms=LEASE_MS,
         )
         tenant, job_id = message.job

@@ -87,6 +87,13 @@ def test_hold_call_and_finish_fit_in_the_lease(
     assert faults == ()
 
 
+@pytest.mark.parametrize("parameters", TIMEOUTS)
+def test_lease_after_the_longest_hold_is_a_whole_one(parameters: dict[str, str]) -> None:
+    stack = render(**parameters)
+
+    assert catalogues.Service().hold_max_s + lease_s(stack) <= timeout_s(stack)
+
+
 def test_longer_worker_has_a_longer_lease_and_visibility() -> None:
     stacks = [render(**values) for values in variants("RunJobTimeout")]
 

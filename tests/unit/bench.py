@@ -28,6 +28,8 @@ from tests.fakes.in_memory import (
 from tests.unit.samples import CACHE_KEY, CATALOGUE, DAY_MS, JOB_ID, a_job, an_entry
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from sluiceway.domain.freshness import CacheEntry
     from sluiceway.domain.job import Job
 
@@ -53,6 +55,7 @@ class Bench:
     vendors: FakeVendors = field(default_factory=FakeVendors)
     telemetry: RecordingTelemetry = field(default_factory=RecordingTelemetry)
     lease_ms: int = LEASE_MS
+    function_ms: int = FUNCTION_MS
     rand: float = 0.5
 
     def __post_init__(self) -> None:
@@ -60,6 +63,7 @@ class Bench:
         self.cache = InMemoryCache(self.world)
         self.payloads = InMemoryPayloads(self.world)
         self._serial = itertools.count(1)
+        self.pause: Callable[[float], None] = self.clock.pause
         self.vendors.default = ANSWER
 
     def put(self, job: Job) -> Job:
@@ -96,7 +100,7 @@ class Bench:
                 receives=receives,
                 enqueued_at_ms=enqueued_at_ms,
                 lane=lane,
-                function_ends_ms=self.clock.now_ms() + FUNCTION_MS,
+                function_ends_ms=self.clock.now_ms() + self.function_ms,
             ),
             Worker(
                 catalogue=CATALOGUE,
@@ -108,6 +112,7 @@ class Bench:
                 telemetry=self.telemetry,
                 rand=lambda: self.rand,
                 token=lambda: f"token-{next(self._serial)}",
+                pause=self.pause,
                 lease_ms=self.lease_ms,
             ),
         )

@@ -200,6 +200,7 @@ class Desk:
             telemetry=RecordingTelemetry(),
             rand=lambda: 0.0,
             token=lambda: f"token-{self.clock.advance(1)}",
+            pause=self.clock.pause,
             lease_ms=100_000,
         )
         decisions = []

@@ -24,7 +24,7 @@ from tests.unit.bench import (
     rejected,
     unavailable,
 )
-from tests.unit.samples import CACHE_KEY, DAY_MS, JOB_ID, a_job, an_error
+from tests.unit.samples import CACHE_KEY, CATALOGUE, DAY_MS, JOB_ID, a_job, an_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -258,7 +258,7 @@ def test_open_jobs_message_is_never_returned_after_its_sixth_receive() -> None:
         lambda bench: bench.hold_lease(),
         lambda bench: bench.vendors.script.append(unavailable()),
         lambda bench: bench.vendors.script.append(unavailable(retry_after_s=90)),
-        lambda bench: bench.put(retrying(not_before_ms=NOW_MS + 5_000)),
+        lambda bench: bench.put(retrying(not_before_ms=NOW_MS + 16_000)),
         lambda bench: setattr(bench, "lease_ms", 15_000),
     ]
     for way in ways:
@@ -270,6 +270,110 @@ def test_open_jobs_message_is_never_returned_after_its_sixth_receive() -> None:
             assert bench.deliver(receives=receives) == Acknowledge()
             assert bench.job.open
             assert bench.job.due_at_epoch_ms is not None
+
+
+# ------------------------------------------------------------------ holding
+
+
+HOLD_MAX_MS = round(CATALOGUE.service.hold_max_s * 1000)
+
+
+@pytest.mark.parametrize("parked", [True, False])
+@pytest.mark.parametrize("early_ms", [1, 2_345, HOLD_MAX_MS])
+@pytest.mark.parametrize("receives", [1, 7, 10])
+def test_message_that_is_a_little_early_is_held_and_runs_at_its_time(
+    early_ms: int, receives: int, *, parked: bool
+) -> None:
+    bench = Bench()
+    bench.put(retrying(not_before_ms=NOW_MS + early_ms, parked=parked))
+
+    decision = bench.deliver(receives=receives)
+
+    assert decision == Acknowledge()
+    assert bench.job.status is JobStatus.COMPLETED
+    assert bench.job.started_at_epoch_ms == NOW_MS + early_ms
+    assert bench.telemetry.names[:2] == ["job_held", "lease_acquired"]
+
+
+@pytest.mark.parametrize(("parked", "decision"), [(True, Acknowledge()), (False, GiveBack(15.001))])
+def test_message_that_is_earlier_is_not_held(decision: object, *, parked: bool) -> None:
+    bench = Bench()
+    bench.put(retrying(not_before_ms=NOW_MS + HOLD_MAX_MS + 1, parked=parked))
+
+    assert bench.deliver() == decision
+    assert bench.clock.now_ms() == NOW_MS
+
+
+@pytest.mark.parametrize(("parked", "decision"), [(True, Acknowledge()), (False, GiveBack(5.0))])
+def test_message_is_not_held_where_too_little_time_would_be_left_for_the_call(
+    decision: object, *, parked: bool
+) -> None:
+    bench = Bench(function_ms=LEASE_MS - 1)
+    bench.put(retrying(not_before_ms=NOW_MS + 5_000, parked=parked))
+
+    assert bench.deliver() == decision
+    assert bench.clock.now_ms() == NOW_MS
+
+
+def test_call_after_the_longest_hold_has_all_its_time_and_a_lease_within_the_function() -> None:
+    bench = Bench(function_ms=LEASE_MS)
+    bench.put(retrying(not_before_ms=NOW_MS + HOLD_MAX_MS))
+    ends: list[int | None] = []
+
+    def answer(call: VendorCall) -> VendorAnswer:
+        ends.append(bench.world.leases[CACHE_KEY].ends_at_epoch_ms)
+        assert call.timeout_s == call.model.timeout_s.max
+        return ANSWER
+
+    bench.vendors.script = [answer]
+
+    assert bench.deliver() == Acknowledge()
+    assert ends == [NOW_MS + LEASE_MS]
+
+
+def test_held_job_is_looked_at_again_before_it_starts() -> None:
+    bench = Bench()
+    bench.put(retrying(not_before_ms=NOW_MS + 5_000))
+    bench.pause = lambda seconds: (  # type: ignore[assignment]
+        bench.clock.pause(seconds),
+        cancel_job(JOB_ID, "acme", jobs=bench.jobs, clock=bench.clock),
+    )
+
+    assert bench.deliver() == Acknowledge()
+    assert (bench.job.status, bench.vendors.total) == (JobStatus.CANCELLED, 0)
+
+
+def test_held_job_that_is_parked_again_is_not_held_for_ever() -> None:
+    bench = Bench()
+    bench.put(retrying(not_before_ms=NOW_MS + 15_000))
+
+    def park_again(seconds: float) -> None:
+        bench.clock.pause(seconds)
+        later = transitions.parked(bench.job, not_before_ms=bench.clock.now_ms() + 15_000)
+        bench.world.jobs["acme", JOB_ID] = later
+
+    bench.pause = park_again
+
+    assert bench.deliver() == Acknowledge()
+    assert bench.clock.now_ms() == NOW_MS + 15_000
+    assert bench.job.parked
+
+
+def test_two_copies_that_are_held_make_one_call() -> None:
+    bench = Bench()
+    bench.put(retrying(not_before_ms=NOW_MS + 5_000))
+    decisions = []
+
+    def another(seconds: float) -> None:
+        bench.pause = bench.clock.pause
+        decisions.append(bench.deliver())
+        bench.clock.pause(max(0, seconds - (bench.clock.now_ms() - NOW_MS) / 1000))
+
+    bench.pause = another
+    decisions.append(bench.deliver())
+
+    assert decisions == [Acknowledge(), Acknowledge()]
+    assert bench.vendors.total == 1
 
 
 # ------------------------------------------------------------------ unknown outcomes

@@ -215,6 +215,7 @@ def run_deps() -> RunDeps:
         telemetry=telemetry,
         rand=random.random,
         token=lambda: secrets.token_urlsafe(16),
+        pause=time.sleep,
         lease_ms=settings.lease_s * 1000,
     )
     return RunDeps(

@@ -54,6 +54,7 @@ EVENTS: dict[str, tuple[Metric, ...]] = {
     "job_dead_lettered": (Metric("JobsDeadLettered"),),
     "job_cancelled": (),
     "job_redriven": (),
+    "job_held": (),
     "job_parked": (Metric("Parked"),),
     "job_resent": (Metric("SweeperResent"),),
     "jobs_swept": (),

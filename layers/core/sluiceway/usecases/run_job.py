@@ -90,6 +90,8 @@ class Worker:
     """In [0, 1)."""
     token: Callable[[], str]
     """A fresh lease token."""
+    pause: Callable[[float], None]
+    """Waits that many seconds."""
     lease_ms: int
 
 
@@ -116,6 +118,8 @@ def _step(job: Job, delivery: Delivery, worker: Worker) -> Decision | None:
         return _send_on(job, delivery, worker)
     early_ms = (job.not_before_epoch_ms or 0) - now_ms
     if early_ms > 0:
+        if _hold(job, early_ms, delivery, worker):
+            return None
         # A parked job's copy: the sweeper sends another in time.
         return Acknowledge() if job.parked else _wait(job, delivery, worker, early_ms / 1000)
     refusal = _refusal(job, now_ms, worker)
@@ -125,7 +129,7 @@ def _step(job: Job, delivery: Delivery, worker: Worker) -> Decision | None:
     outcome = worker.jobs.start(
         job,
         token=worker.token(),
-        lease_ms=worker.lease_ms,
+        lease_ms=min(worker.lease_ms, delivery.function_ends_ms - now_ms),
         now_ms=now_ms,
         started=lambda fence: transitions.started(
             job,
@@ -142,6 +146,20 @@ def _step(job: Job, delivery: Delivery, worker: Worker) -> Decision | None:
     worker.telemetry.event("lease_acquired", outcome.job)
     unknown = job.called_at_epoch_ms is not None
     return _work(outcome.job, outcome.lease, delivery, worker, unknown=unknown)
+
+
+def _hold(job: Job, early_ms: int, delivery: Delivery, worker: Worker) -> bool:
+    """Waits in here for a job that may start soon; False: it is too early, or too little time left.
+
+    Hold, call and finish fit into the length of a lease (`catalogue.check_times`), so that much
+    must be left. A hold costs no receive, and holds no lease.
+    """
+    left_ms = delivery.function_ends_ms - worker.clock.now_ms()
+    if early_ms > worker.catalogue.service.hold_max_s * 1000 or left_ms < worker.lease_ms:
+        return False
+    worker.telemetry.event("job_held", job, early_ms=early_ms)
+    worker.pause(early_ms / 1000)
+    return True
 
 
 def _wait(
