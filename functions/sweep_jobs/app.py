@@ -1,4 +1,8 @@
-"""The sweeper: each minute, jobs that got stuck are helped on. May be invoked by hand with `{}`."""
+"""The sweeper: each minute, jobs that got stuck are helped on.
+
+The schedule's event, `{"poll": true}`, keeps it at it for its minute; any other, such as `{}` by
+hand, is one pass.
+"""
 
 from dataclasses import asdict
 from typing import Any
@@ -14,7 +18,8 @@ def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, int]:
     return handle(event, context, bootstrap.sweep_deps())
 
 
-def handle(_: dict[str, Any], context: LambdaContext, deps: SweepDeps) -> dict[str, int]:
+def handle(event: dict[str, Any], context: LambdaContext, deps: SweepDeps) -> dict[str, int]:
     """An error is Lambda's to count; the next minute's sweep goes on."""
+    poll = isinstance(event, dict) and event.get("poll") is True
     with deps.telemetry.invocation(context):
-        return asdict(sweep_jobs(deps.sweeper(context.get_remaining_time_in_millis)))
+        return asdict(sweep_jobs(deps.sweeper(context.get_remaining_time_in_millis), poll=poll))

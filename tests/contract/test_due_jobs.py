@@ -10,7 +10,7 @@ from sluiceway.adapters.dynamodb import to_item
 from sluiceway.domain import job as transitions
 from sluiceway.domain.errors import DamagedRowError
 from sluiceway.domain.job import DUE_SHARDS, JobStatus
-from sluiceway.ports import DueJob
+from sluiceway.ports import DueJob, IndexedJob
 from sluiceway.usecases.sweep_jobs import Sweeper, sweep_jobs
 
 from tests.fakes.examples import a_job, completed, failed, redriven, retrying
@@ -61,9 +61,7 @@ def test_due_tells_what_is_known_of_a_job(store: Store) -> None:
         tenant="acme",
         job_id=job.job_id,
         status="queued",
-        lane="interactive",
         due_at_epoch_ms=NOW_MS + 120_000,
-        enqueued_at_epoch_ms=NOW_MS,
     )
 
 
@@ -118,7 +116,7 @@ def test_due_has_no_job_that_ended_for_good(store: Store, end: Callable[[Job], J
     store.jobs.apply(job, end(job))
 
     assert due(store) == []
-    assert store.due_jobs.waiting(SHARD) == []
+    assert list(store.due_jobs.indexed(SHARD)) == []
 
 
 def test_due_has_a_failed_job_until_it_is_marked_as_dead_lettered(store: Store) -> None:
@@ -159,21 +157,30 @@ def test_due_has_a_job_again_after_its_redrive(store: Store) -> None:
     (found,) = store.due_jobs.due(SHARD, until_ms=FAR_MS, limit=1)
 
     assert found.due_at_epoch_ms == redriven(old).due_at_epoch_ms
-    assert found.enqueued_at_epoch_ms == redriven(old).enqueued_at_epoch_ms
+    (counted,) = store.due_jobs.indexed(SHARD)
+    assert counted.enqueued_at_epoch_ms == redriven(old).enqueued_at_epoch_ms
 
 
-# ------------------------------------------------------------------------------------ waiting
+# ------------------------------------------------------------------------------------ indexed
 
 
-def test_waiting_gives_open_jobs_however_far_their_time_is(store: Store) -> None:
-    jobs = [submit(store, index, NOW_MS + index * 10**8) for index in range(3)]
+def test_indexed_gives_every_job_however_far_its_time_is_the_soonest_due_first(
+    store: Store,
+) -> None:
+    for index, ms in enumerate((3 * 10**8, 0, 10**8)):
+        job = replace(a_job(NUMBERS[index]), due_at_epoch_ms=NOW_MS + ms)
+        store.submit(replace(job, enqueued_at_epoch_ms=NOW_MS - index, lane="batch"))
 
-    found = store.due_jobs.waiting(SHARD)
+    found = list(store.due_jobs.indexed(SHARD))
 
-    assert sorted(job.job_id for job in found) == sorted(job.job_id for job in jobs)
+    assert found == [
+        IndexedJob("queued", "batch", NOW_MS - 1),
+        IndexedJob("queued", "batch", NOW_MS - 2),
+        IndexedJob("queued", "batch", NOW_MS),
+    ]
 
 
-def test_waiting_gives_jobs_in_every_open_state_and_no_failed_one(store: Store) -> None:
+def test_indexed_tells_the_state_of_a_job(store: Store) -> None:
     submit(store, 0)
     store.start(submit(store, 1))
     processing, lease = store.start(submit(store, 2), "token-2")
@@ -181,19 +188,19 @@ def test_waiting_gives_jobs_in_every_open_state_and_no_failed_one(store: Store) 
     job = submit(store, 3)
     store.jobs.apply(job, failed(job))
 
-    found = store.due_jobs.waiting(SHARD)
+    found = store.due_jobs.indexed(SHARD)
 
-    assert sorted(job.status for job in found) == ["processing", "queued", "retrying"]
+    assert sorted(job.status for job in found) == ["failed", "processing", "queued", "retrying"]
 
 
-def test_waiting_gives_more_jobs_than_one_page_holds(store: Store) -> None:
+def test_indexed_gives_more_jobs_than_one_page_holds(store: Store) -> None:
     # A page of DynamoDB is 1 MB.
     job = submit(store, 0)
     tenant = "t" * 2000
     for number in range(400):
         store.rows.put_job(replace(job, tenant=tenant, job_id=f"{number:0>1000}"))
 
-    found = store.due_jobs.waiting(SHARD)
+    found = list(store.due_jobs.indexed(SHARD))
 
     assert len(found) == 401
 
@@ -296,6 +303,7 @@ def test_start_that_was_read_before_a_postponement_sets_its_own_time(store: Stor
         {"deadline_epoch_ms": "soon"},
         {"error": {"code": "x"}},
         {"parked": "yes"},
+        {"enqueued_at_epoch_ms": "once"},
     ],
     ids=str,
 )
@@ -321,7 +329,9 @@ def test_damaged_row_is_told_and_keeps_no_other_job_from_the_sweep(
     with pytest.raises(DamagedRowError):
         jobs.get(bad.tenant, bad.job_id)
     due_jobs = dynamodb_store.due_jobs
-    swept = sweep_jobs(Sweeper(jobs, due_jobs, queue, clock, telemetry, lambda: 60_000))
+    swept = sweep_jobs(
+        Sweeper(jobs, due_jobs, queue, clock, telemetry, lambda: 60_000, clock.pause)
+    )
 
     assert swept.sent == 1
     assert [job_id for _, _, job_id in queue.sends] == [good.job_id]

@@ -292,6 +292,7 @@ def test_sqs_message_of_a_sweep_carries_the_submits_trace_without_its_lineage(
             clock=clock,
             telemetry=RecordingTelemetry(),
             time_left_ms=lambda: 60_000,
+            pause=clock.pause,
         )
     )
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from sluiceway import bootstrap
 from sluiceway.adapters import dynamodb, dynamodb_jobs, http_vendors, sqs_queue
-from sluiceway.domain import backoff, job, lease, payload, request, webhook
+from sluiceway.domain import backoff, catalogue, job, lease, payload, request, webhook
 from sluiceway.domain.payload import Payload
 from sluiceway.http import MAX_REPLY_BYTES
 from sluiceway.ports import VendorCall
@@ -99,6 +99,18 @@ def test_sweep_looks_as_far_ahead_as_the_next_one_and_ends_before_it() -> None:
     assert schedule["Properties"]["ScheduleExpression"] == "rate(1 minute)"
     assert between_s * 1000 <= sweep_jobs.LOOK_AHEAD_MS
     assert sweeper["Timeout"] < between_s
+
+
+def test_sweep_has_time_for_its_jobs_after_it_measured() -> None:
+    timeout_ms = RESOURCES["SweepJobsFunction"]["Properties"]["Timeout"] * 1000
+
+    begun_ms = sweep_jobs.MEASURE_WITHIN_MS + sweep_jobs.POLL_EVERY_MS
+
+    assert begun_ms + sweep_jobs.STOP_BEFORE_END_MS < timeout_ms
+
+
+def test_sweep_polls_more_often_than_a_worker_holds() -> None:
+    assert catalogue.Service().hold_max_s * 1000 > sweep_jobs.POLL_EVERY_MS
 
 
 def test_last_send_of_a_sweep_ends_before_its_function() -> None:

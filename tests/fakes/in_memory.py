@@ -27,6 +27,7 @@ from sluiceway.ports import (
     CapReached,
     Claimed,
     DueJob,
+    IndexedJob,
     LeaseHeld,
     Moved,
     PartnerKey,
@@ -339,8 +340,9 @@ class InMemoryDueJobs:
         oldest_first = sorted(found, key=lambda job: job.due_at_epoch_ms or 0)
         return [_due_of(job) for job in oldest_first[:limit]]
 
-    def waiting(self, shard: str) -> list[DueJob]:
-        return [_due_of(job) for job in self._of(shard) if job.open]
+    def indexed(self, shard: str) -> Iterator[IndexedJob]:
+        for job in sorted(self._of(shard), key=lambda job: job.due_at_epoch_ms or 0):
+            yield IndexedJob(job.status, job.lane, job.enqueued_at_epoch_ms)
 
     def postpone(self, job: Job, *, due_at_ms: int) -> bool:
         with self._world.lock:
@@ -370,9 +372,7 @@ def _due_of(job: Job) -> DueJob:
         tenant=job.tenant,
         job_id=job.job_id,
         status=job.status,
-        lane=job.lane,
         due_at_epoch_ms=job.due_at_epoch_ms or 0,
-        enqueued_at_epoch_ms=job.enqueued_at_epoch_ms,
     )
 
 

@@ -174,7 +174,7 @@ class Stage:
     # ------------------------------------------------------------------ sweeper
 
     def sweep(self, event: Any = None) -> dict[str, int]:
-        """Sweeps once, as the schedule does."""
+        """Sweeps as the schedule does, or for another event."""
         deps = SweepDeps(
             sweeper=lambda time_left_ms: Sweeper(
                 jobs=self.jobs,
@@ -183,6 +183,7 @@ class Stage:
                 clock=self.clock,
                 telemetry=self.telemetry,
                 time_left_ms=time_left_ms,
+                pause=self.clock.pause,
             ),
             telemetry=self.telemetry,
         )

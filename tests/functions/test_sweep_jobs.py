@@ -18,12 +18,27 @@ if TYPE_CHECKING:
 NOTHING = {"sent": 0, "postponed": 0, "failed": 0, "dead_lettered": 0, "settled": 0}
 
 
-@pytest.mark.parametrize("event", [None, {}], ids=["schedule", "by hand"])
+@pytest.mark.parametrize("event", [None, {}, []], ids=["schedule", "by hand", "anything"])
 def test_sweep_answers_any_event_with_what_it_did(stage: Stage, event: Any) -> None:
     stage.submit()
     stage.clock.advance(s=120)
 
     assert stage.sweep(event) == NOTHING | {"sent": 1}
+
+
+@pytest.mark.parametrize(
+    ("event", "sent"), [(None, True), ({}, False), ({"poll": 1}, False)], ids=str
+)
+def test_sweep_polls_for_its_schedule_alone(stage: Stage, event: Any, *, sent: bool) -> None:
+    job_id = stage.submit().body["id"]
+
+    def become_due(seconds: float) -> None:
+        now_ms = stage.clock.advance(s=seconds)
+        end(stage, job_id, due_at_epoch_ms=now_ms)
+
+    stage.clock.pause = become_due  # type: ignore[method-assign]
+
+    assert (stage.sweep(event)["sent"] > 0) is sent
 
 
 def test_sweep_of_nothing_answers_with_zeros(stage: Stage) -> None:

@@ -487,6 +487,7 @@ class Stage:
             clock=self.clock,
             telemetry=self.telemetry,
             time_left_ms=lambda: end_ms - self.now_ms,
+            pause=lambda s: self.advance(round(s * 1000)),
         )
         self._sweep_at_ms = self.now_ms + SWEEP_EVERY_MS
         try:

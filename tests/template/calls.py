@@ -351,7 +351,7 @@ def _run_sweepers_verbs(recorder: _Recorder, deps: Any) -> None:
     queue = recorder.port("queue", sweeper.queue)
     stuck = _submit(jobs, examples.a_job(6))
     due_jobs.due(stuck.due_shard, until_ms=NOW_MS, limit=1)
-    due_jobs.waiting(stuck.due_shard)
+    list(due_jobs.indexed(stuck.due_shard))
     due_jobs.postpone(stuck, due_at_ms=NOW_MS)
     for lane in ("interactive", "batch"):
         queue.backlog(lane)

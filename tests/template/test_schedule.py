@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 from sluiceway.domain.job import MAX_RECEIVES
 from sluiceway.usecases.sweep_jobs import LOOK_AHEAD_MS, STOP_BEFORE_END_MS
 
-from tests.template.rendering import render
+from tests.template.rendering import ROOT, render
 
 MINUTE_S = 60
 
@@ -23,6 +24,12 @@ def test_sweeper_runs_each_minute() -> None:
     assert schedule()["FlexibleTimeWindow"] == {"Mode": "OFF"}
     assert schedule().get("State", "ENABLED") == "ENABLED"
     assert schedule()["Target"]["Arn"] == {"Fn::GetAtt": ["SweepJobsFunction", "Arn"]}
+
+
+def test_schedule_lets_the_sweeper_poll() -> None:
+    sample = json.loads((ROOT / "events/sweep_jobs.json").read_text("utf-8"))
+
+    assert json.loads(schedule()["Target"]["Input"]) == sample == {"poll": True}
 
 
 @pytest.mark.parametrize("target", ["aws", "local"])

@@ -12,13 +12,24 @@ from sluiceway.domain import job as transitions
 from sluiceway.domain.errors import StoreBusyError
 from sluiceway.domain.job import DUE_SHARDS, Job, JobStatus
 from sluiceway.domain.lease import CLOCK_SKEW_MS
+from sluiceway.usecases import sweep_jobs as module
 from sluiceway.usecases.run_job import Acknowledge
-from sluiceway.usecases.sweep_jobs import LEAST_SENDS, PAGE, Sweeper, Swept, sweep_jobs
+from sluiceway.usecases.sweep_jobs import (
+    LEAST_SENDS,
+    MEASURE_WITHIN_MS,
+    PAGE,
+    POLL_EVERY_MS,
+    STOP_BEFORE_END_MS,
+    Sweeper,
+    Swept,
+    sweep_jobs,
+)
 
 from tests.fakes.in_memory import (
     NOW_MS,
     Claim,
     InMemoryDueJobs,
+    InMemoryJobs,
     InMemoryQueue,
     LeaseRow,
 )
@@ -26,9 +37,9 @@ from tests.unit.bench import FUNCTION_MS, LEASE_MS, Bench, processing, unavailab
 from tests.unit.samples import CACHE_KEY, DAY_MS, JOB_ID, a_job, an_error
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
-    from sluiceway.ports import DueJob, JobStore
+    from sluiceway.ports import Applied, DueJob, IndexedJob, JobStore, LeaseHeld, Moved
 
 MINUTE_MS = 60_000
 LONGEST_MS = 15 * MINUTE_MS
@@ -44,9 +55,9 @@ class CountingDueJobs(InMemoryDueJobs):
         self.calls["query due"] += 1
         return super().due(shard, until_ms=until_ms, limit=limit)
 
-    def waiting(self, shard: str) -> list[DueJob]:
-        self.calls["query waiting"] += 1
-        return super().waiting(shard)
+    def indexed(self, shard: str) -> Iterator[IndexedJob]:
+        self.calls["query indexed"] += 1
+        return super().indexed(shard)
 
     def postpone(self, job: Job, *, due_at_ms: int) -> bool:
         self.calls["update"] += 1
@@ -66,8 +77,16 @@ class Minute(Bench):
         self.due_jobs = CountingDueJobs(self.world)
         self.due_jobs.calls = self.calls
         self.store: JobStore = self.jobs
+        self.in_pauses: list[Callable[[], object]] = []
+        """What others do while a sweep pauses, one each time."""
 
-    def sweep(self) -> Swept:
+    def pause_sweep(self, seconds: float) -> None:
+        self.clock.pause(seconds)
+        self.time_left_ms -= round(seconds * 1000)
+        if self.in_pauses:
+            self.in_pauses.pop(0)()
+
+    def sweep(self, *, poll: bool = False) -> Swept:
         return sweep_jobs(
             Sweeper(
                 jobs=self.store,
@@ -76,7 +95,9 @@ class Minute(Bench):
                 clock=self.clock,
                 telemetry=self.telemetry,
                 time_left_ms=lambda: self.time_left_ms,
-            )
+                pause=self.pause_sweep,
+            ),
+            poll=poll,
         )
 
     def sweep_each_minute(self, minutes: int) -> Iterator[Swept]:
@@ -101,6 +122,15 @@ class Minute(Bench):
         """Of each lane: depth and oldest age, as told last."""
         return {
             fields["lane"]: (fields["queue_depth"], fields["oldest_job_age_ms"])  # type: ignore[misc]
+            for name, _, fields in self.telemetry.events
+            if name == "lane_measured"
+        }
+
+    @property
+    def whole(self) -> dict[str, bool]:
+        """Of each lane: whether depth and age were told of all its jobs."""
+        return {
+            fields["lane"]: fields["whole"]  # type: ignore[misc]
             for name, _, fields in self.telemetry.events
             if name == "lane_measured"
         }
@@ -478,7 +508,7 @@ def test_healthy_backlog_of_twenty_thousand_jobs_is_no_storm(
     looks = sum(swept.sent + swept.postponed for swept in sweeps)
     most = max(swept.sent + swept.postponed for swept in sweeps)
     sends = sum(swept.sent for swept in sweeps)
-    queries = minute.calls["query due"] + minute.calls["query waiting"]
+    queries = minute.calls["query due"] + minute.calls["query indexed"]
     with capsys.disabled():
         print(  # noqa: T201 - the measured case of the issue
             f"\n20,000 healthy jobs, 15 sweeps: {sends} sends, {queries} queries, {looks} reads "
@@ -566,7 +596,13 @@ def test_sweep_stops_in_time_and_the_next_goes_on(minute: Minute) -> None:
         return next(left)
 
     sweeper = Sweeper(
-        minute.jobs, minute.due_jobs, minute.queue, minute.clock, minute.telemetry, time_left
+        minute.jobs,
+        minute.due_jobs,
+        minute.queue,
+        minute.clock,
+        minute.telemetry,
+        time_left,
+        minute.pause_sweep,
     )
 
     first = sweep_jobs(sweeper)
@@ -599,7 +635,200 @@ def test_job_that_can_not_be_written_does_not_keep_the_others_waiting(minute: Mi
     assert ("interactive", "acme", other.job_id) in minute.queue.sends
 
 
+# ------------------------------------------------------------------ polling
+
+
+def parks(minute: Minute, wait_ms: int, job_id: str = JOB_ID) -> Callable[[], object]:
+    """Somebody parks a job for that long."""
+    return lambda: minute.put(
+        transitions.parked(
+            a_job(job_id=job_id, job_key=job_id), not_before_ms=minute.clock.now_ms() + wait_ms
+        )
+    )
+
+
+@pytest.fixture
+def busy(minute: Minute) -> Minute:
+    """One job is open, and not due for long."""
+    minute.put(a_job(job_id="job_other", due_at_epoch_ms=NOW_MS + LONGEST_MS))
+    return minute
+
+
+def test_job_that_is_parked_while_a_sweep_polls_is_sent_at_its_time(busy: Minute) -> None:
+    busy.in_pauses = [lambda: None, parks(busy, 7_200)]
+
+    swept = busy.sweep(poll=True)
+
+    assert swept == Swept(sent=1)
+    assert busy.queue.sends == [("interactive", "acme", JOB_ID)]
+    assert busy.queue.delays == [8]
+
+
+@pytest.mark.parametrize("turn", range(9))
+def test_wait_that_ends_between_two_polls_is_late_by_one_of_them(busy: Minute, turn: int) -> None:
+    busy.in_pauses = [*[lambda: None] * turn, parks(busy, 100)]
+
+    busy.sweep(poll=True)
+
+    (sent_ms,) = [job.due_at_epoch_ms - 120_000 for job in [busy.job] if job.due_at_epoch_ms]
+    assert 0 <= sent_ms - (busy.job.not_before_epoch_ms or 0) <= POLL_EVERY_MS
+
+
+def test_sweep_polls_until_its_function_is_nearly_over(busy: Minute) -> None:
+    busy.sweep(poll=True)
+
+    assert busy.time_left_ms == STOP_BEFORE_END_MS
+    assert busy.clock.now_ms() == NOW_MS + 50_000
+
+
+def test_sweep_of_a_function_that_lasts_longer_ends_before_the_next_one(busy: Minute) -> None:
+    busy.time_left_ms = 300_000
+
+    busy.sweep(poll=True)
+
+    assert busy.clock.now_ms() < NOW_MS + MINUTE_MS
+
+
+def test_sweep_without_open_jobs_ends_at_once(minute: Minute) -> None:
+    minute.put(transitions.failed(a_job(), ERROR, now_ms=NOW_MS, last_receive=False))
+    minute.in_pauses = [parks(minute, 1_000, "job_late")]
+
+    assert minute.sweep(poll=True) == Swept()
+    assert minute.clock.now_ms() == NOW_MS
+
+
+def test_sweep_by_hand_is_one_pass(busy: Minute) -> None:
+    busy.in_pauses = [parks(busy, 1_000)]
+
+    assert busy.sweep() == Swept()
+    assert busy.clock.now_ms() == NOW_MS
+
+
+def test_polls_only_look_for_what_is_due(busy: Minute) -> None:
+    busy.sweep(poll=True)
+
+    assert busy.calls == {"query indexed": DUE_SHARDS, "query due": 11 * DUE_SHARDS}
+    assert busy.telemetry.names == ["lane_measured", "lane_measured", "jobs_swept"]
+
+
+def test_row_that_nobody_moved_is_looked_at_once_in_a_sweep(busy: Minute) -> None:
+    # Behind another's lease it can't be failed, and the tables shouldn't be asked each time.
+    busy.put(a_job(deadline_epoch_ms=NOW_MS, due_at_epoch_ms=NOW_MS))
+    busy.hold_lease()
+    tries: list[str] = []
+    write = busy.jobs.apply
+
+    def apply(old: Job, new: Job, **named: Any) -> Applied | Moved | LeaseHeld:
+        tries.append(old.job_id)
+        return write(old, new, **named)
+
+    busy.jobs.apply = apply  # type: ignore[method-assign]
+
+    busy.sweep(poll=True)
+
+    assert tries == [JOB_ID]
+
+
+def test_backlog_of_a_polling_sweep_is_sent_no_more_than_that_of_one_pass(busy: Minute) -> None:
+    busy.put_many(2_500, due_at_epoch_ms=NOW_MS)
+    busy.queue.backlogs = {"interactive": 2_500}
+
+    swept = busy.sweep(poll=True)
+
+    assert swept == Swept(sent=LEAST_SENDS, postponed=2_400)
+
+
+def test_polling_sweep_that_could_do_nothing_is_an_error(busy: Minute) -> None:
+    busy.put(a_job(deadline_epoch_ms=NOW_MS, due_at_epoch_ms=NOW_MS))
+    busy.world.counters_busy = True
+
+    with pytest.raises(StoreBusyError):
+        busy.sweep(poll=True)
+
+
+# ------------------------------------------------------------------ many sweeps at once
+
+
+def test_failure_that_ten_sweeps_write_at_once_is_told_once(minute: Minute) -> None:
+    # All of them have read the job before the first one writes, in the same millisecond.
+    stale = minute.put(a_job(deadline_epoch_ms=NOW_MS, due_at_epoch_ms=NOW_MS))
+    (seen,) = minute.due_jobs.due(stale.due_shard or "", until_ms=NOW_MS, limit=1)
+    minute.due_jobs.due = lambda shard, **_: [seen] * (shard == "0")  # type: ignore[method-assign]
+
+    class Stale(InMemoryJobs):
+        """Whose first look is at the job as it was."""
+
+        looks = 0
+
+        def get(self, tenant: str, job_id: str) -> Job | None:
+            self.looks += 1
+            return stale if self.looks == 1 else super().get(tenant, job_id)
+
+    for _ in range(10):
+        minute.store = Stale(minute.world, clock=minute.clock)
+        minute.sweep()
+
+    assert minute.telemetry.names.count("job_failed") == 1
+    assert minute.job.status is JobStatus.FAILED
+    assert minute.world.open_jobs("acme") == 0
+
+
 # ------------------------------------------------------------------ what it measures
+
+
+def test_measuring_ends_after_so_many_rows_and_says_so(
+    minute: Minute, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MAX_MEASURED", 5 * DUE_SHARDS)
+    minute.put_many(100)
+
+    minute.sweep()
+
+    assert minute.measured["interactive"][0] == 5 * DUE_SHARDS
+    assert minute.whole == {"interactive": False, "batch": False}
+
+
+@pytest.mark.parametrize(("jobs", "whole"), [(5, True), (6, False)])
+def test_measuring_of_as_many_rows_as_are_allowed_is_whole(
+    minute: Minute, monkeypatch: pytest.MonkeyPatch, jobs: int, *, whole: bool
+) -> None:
+    monkeypatch.setattr(module, "MAX_MEASURED", 5 * DUE_SHARDS)
+    for number in range(jobs):
+        minute.put(a_job(job_id=f"job_{number}", due_shard="3"))
+
+    minute.sweep()
+
+    assert minute.measured["interactive"][0] == 5
+    assert minute.whole["interactive"] is whole
+
+
+def test_measuring_ends_in_time_and_the_jobs_are_helped_all_the_same(minute: Minute) -> None:
+    minute.put_many(10, due_at_epoch_ms=NOW_MS)
+    indexed = minute.due_jobs.indexed
+
+    def slowly(shard: str) -> Iterator[IndexedJob]:
+        for job in indexed(shard):
+            minute.clock.advance(ms=MEASURE_WITHIN_MS // 4)
+            yield job
+
+    minute.due_jobs.indexed = slowly  # type: ignore[method-assign]
+
+    swept = minute.sweep()
+
+    assert minute.measured["interactive"][0] == 4
+    assert not minute.whole["interactive"]
+    assert swept == Swept(sent=10)
+
+
+def test_sweep_that_counted_no_open_job_of_many_rows_polls_all_the_same(
+    minute: Minute, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MAX_MEASURED", 0)
+    minute.put(a_job())
+
+    minute.sweep(poll=True)
+
+    assert minute.clock.now_ms() > NOW_MS
 
 
 def test_sweep_tells_depth_and_oldest_age_of_each_lane(minute: Minute) -> None:

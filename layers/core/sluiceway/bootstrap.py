@@ -245,7 +245,15 @@ def sweep_deps() -> SweepDeps:
     queue = _queue(settings, telemetry)
 
     def sweeper(time_left_ms: Callable[[], int]) -> Sweeper:
-        return Sweeper(jobs, due_jobs, queue, clock, telemetry, time_left_ms)
+        return Sweeper(
+            jobs=jobs,
+            due_jobs=due_jobs,
+            queue=queue,
+            clock=clock,
+            telemetry=telemetry,
+            time_left_ms=time_left_ms,
+            pause=time.sleep,
+        )
 
     return SweepDeps(sweeper, telemetry)
 

@@ -4,7 +4,7 @@ A store's verbs are the transitions of the protocol. Each is one atomic write, s
 adapter that loses a reply and finds its own write on the second try reports success.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -168,8 +168,15 @@ class DueJob:
     tenant: str
     job_id: str
     status: str
-    lane: str
     due_at_epoch_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class IndexedJob:
+    """As much of a row of that index as is counted."""
+
+    status: str
+    lane: str
     enqueued_at_epoch_ms: int
 
 
@@ -180,8 +187,8 @@ class DueJobs(Protocol):
         """The oldest due jobs of a shard. Eventually consistent."""
         ...
 
-    def waiting(self, shard: str) -> list[DueJob]:
-        """Every job of a shard that is open, however far its `due_at_epoch_ms` is."""
+    def indexed(self, shard: str) -> Iterator[IndexedJob]:
+        """Every job of a shard, the soonest due first; read as far as one goes through it."""
         ...
 
     def postpone(self, job: Job, *, due_at_ms: int) -> bool:

@@ -1,10 +1,11 @@
 """The sparse index on `due_at_epoch_ms` of the Jobs table (port DueJobs)."""
 
+from collections.abc import Iterator
 from typing import Any
 
 from sluiceway.adapters.dynamodb import Table, Write, from_item
-from sluiceway.domain.job import OPEN, Job
-from sluiceway.ports import DueJob
+from sluiceway.domain.job import Job
+from sluiceway.ports import DueJob, IndexedJob
 
 INDEX = "due_at"
 
@@ -32,17 +33,31 @@ class DynamoDBDueJobs:
         )
         return [_due_of(from_item(item)) for item in answer["Items"]]
 
-    def waiting(self, shard: str) -> list[DueJob]:
-        """See DueJobs."""
+    def indexed(self, shard: str) -> Iterator[IndexedJob]:
+        """See DueJobs. Attributes that aren't asked for cost the time to parse them."""
         pages = self._table.client.get_paginator("query").paginate(
             TableName=self._jobs,
             IndexName=INDEX,
             KeyConditionExpression="#due_shard = :shard",
-            ExpressionAttributeNames={"#due_shard": "due_shard"},
+            ProjectionExpression="#status, #lane, #enqueued_at_epoch_ms",
+            ExpressionAttributeNames={
+                "#due_shard": "due_shard",
+                "#status": "status",
+                "#lane": "lane",
+                "#enqueued_at_epoch_ms": "enqueued_at_epoch_ms",
+            },
             ExpressionAttributeValues={":shard": {"S": shard}},
         )
-        jobs = (_due_of(from_item(item)) for page in pages for item in page["Items"])
-        return [job for job in jobs if job.status in OPEN]
+        for page in pages:
+            for item in page["Items"]:
+                values = from_item(item)
+                enqueued_at_ms = values.get("enqueued_at_epoch_ms")
+                if isinstance(enqueued_at_ms, int):  # else it is damaged, and told by its look-up
+                    yield IndexedJob(
+                        status=str(values.get("status", "")),
+                        lane=str(values.get("lane", "")),
+                        enqueued_at_epoch_ms=enqueued_at_ms,
+                    )
 
     def postpone(self, job: Job, *, due_at_ms: int) -> bool:
         """See DueJobs."""
@@ -72,12 +87,9 @@ class DynamoDBDueJobs:
 
 def _due_of(values: dict[str, Any]) -> DueJob:
     """What is missing in a damaged row is made up: the row itself is read before it is used."""
-    due_at_ms = values["due_at_epoch_ms"]
     return DueJob(
         tenant=values["tenant"],
         job_id=values["job_id"],
         status=str(values.get("status", "")),
-        lane=str(values.get("lane", "")),
-        due_at_epoch_ms=due_at_ms,
-        enqueued_at_epoch_ms=int(values.get("enqueued_at_epoch_ms", due_at_ms)),
+        due_at_epoch_ms=values["due_at_epoch_ms"],
     )

@@ -1,23 +1,53 @@
-"""Sweep: each minute, whoever got stuck is helped on.
+"""Sweep: each minute, and within it while there are open jobs, whoever got stuck is helped on.
 
 A send that failed, a message that was lost, a worker that died, a parked job whose time has come,
 a deadline that passed unseen, a claim that a finish left: each is a row of the due index.
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 
 from sluiceway.domain import job as transitions
 from sluiceway.domain.errors import DamagedRowError, StoreBusyError
-from sluiceway.domain.job import DUE_SHARDS, LANES, SEND_STARTS_WITHIN_MS, Job, JobError, JobStatus
-from sluiceway.ports import Applied, Clock, DueJob, DueJobs, JobQueue, JobStore, Telemetry
+from sluiceway.domain.job import (
+    DUE_SHARDS,
+    LANES,
+    OPEN,
+    SEND_STARTS_WITHIN_MS,
+    Job,
+    JobError,
+    JobStatus,
+)
+from sluiceway.ports import (
+    Applied,
+    Clock,
+    DueJob,
+    DueJobs,
+    IndexedJob,
+    JobQueue,
+    JobStore,
+    Telemetry,
+)
 
 LOOK_AHEAD_MS = 60_000
 """Until the next sweep: what becomes due before it is sent now, with the delay that is left."""
 
+POLL_EVERY_MS = 5_000
+"""Between two passes of a sweep that polls: a short wait in between ends so late at most."""
+
+STOP_BEFORE_END_MS = 5_000
+"""Nothing is begun in the last seconds of the function: a send ends within 3."""
+
 PAGE = 250
-"""Due jobs that one sweep takes of each shard; the next takes the others."""
+"""Due jobs that one pass takes of each shard; the next takes the others."""
+
+MAX_MEASURED = 100_000
+"""Rows of the index that a sweep counts, over all shards."""
+
+MEASURE_WITHIN_MS = 20_000
+"""What is counted by then is what is told; the rest of the function's time is for the jobs."""
 
 LEAST_SENDS = 100
 """Of a lane and a sweep, however long its backlog: more than a lane can lose in a minute."""
@@ -34,6 +64,8 @@ class Sweeper:
     telemetry: Telemetry
     time_left_ms: Callable[[], int]
     """Of this invocation; the sweep stops in time and the next one goes on."""
+    pause: Callable[[float], None]
+    """Waits that many seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,50 +79,77 @@ class Swept:
     settled: int = 0
 
 
-def sweep_jobs(sweeper: Sweeper) -> Swept:
+@dataclass(slots=True)
+class _Sweep:
+    """What the passes of one sweep share."""
+
+    until_ms: int
+    budget: dict[str, int]
+    """By lane."""
+    did: Counter[str] = field(default_factory=Counter)
+    looked_at: set[DueJob] = field(default_factory=set)
+    """A row that is still as it was when it was looked at waits for the next sweep."""
+    busy: StoreBusyError | None = None
+
+
+def sweep_jobs(sweeper: Sweeper, *, poll: bool = False) -> Swept:
     """One sweep. Everything in it is safe to repeat, and two at once do no harm.
 
+    With `poll` it goes on until its minute is nearly over, so that a wait that begins in between
+    ends in time; without any open job it ends at once.
     Raises StoreBusyError when the tables let it do nothing at all.
     """
-    waiting = _waiting(sweeper)
-    budget = _measure(waiting, sweeper)
-    until_ms = sweeper.clock.now_ms() + LOOK_AHEAD_MS
+    waiting, whole = _waiting(sweeper)
+    budget = _measure(waiting, sweeper, whole=whole)
+    sweep = _Sweep(until_ms=sweeper.clock.now_ms() + LOOK_AHEAD_MS, budget=budget)
+    _pass(sweep, sweeper)
+    while poll and (waiting or not whole) and _time_to_poll(sweep, sweeper):
+        sweeper.pause(POLL_EVERY_MS / 1000)
+        _pass(sweep, sweeper)
+    if sweep.busy is not None and not sweep.did.total():
+        raise sweep.busy
+    swept = Swept(**sweep.did)
+    sweeper.telemetry.event("jobs_swept", None, **asdict(swept))
+    return swept
+
+
+def _time_to_poll(sweep: _Sweep, sweeper: Sweeper) -> bool:
+    """Whether another pass ends before the next sweep begins, and before the function does."""
+    in_minute = sweeper.clock.now_ms() + POLL_EVERY_MS < sweep.until_ms
+    return in_minute and sweeper.time_left_ms() >= POLL_EVERY_MS + STOP_BEFORE_END_MS
+
+
+def _pass(sweep: _Sweep, sweeper: Sweeper) -> None:
+    """Helps what is due within the sweep's minute, the oldest first."""
     due = [
         job
         for shard in range(DUE_SHARDS)
-        for job in sweeper.due_jobs.due(str(shard), until_ms=until_ms, limit=PAGE)
+        for job in sweeper.due_jobs.due(str(shard), until_ms=sweep.until_ms, limit=PAGE)
+        if job not in sweep.looked_at
     ]
-    busy: StoreBusyError | None = None
-    counts = dict.fromkeys(("sent", "postponed", "failed", "dead_lettered", "settled"), 0)
     for seen in sorted(due, key=lambda job: job.due_at_epoch_ms):
         if sweeper.time_left_ms() < STOP_BEFORE_END_MS:
             break
+        sweep.looked_at.add(seen)
         try:
-            did = _look(seen, until_ms, budget, sweeper)
+            did = _look(seen, sweep, sweeper)
         except StoreBusyError as error:
-            busy = error  # The oldest comes first: it mustn't keep the others waiting each minute.
+            # The oldest comes first: it mustn't keep the others waiting each minute.
+            sweep.busy = error
             continue
         except DamagedRowError:
             sweeper.telemetry.event("job_damaged", job_id=seen.job_id, tenant=seen.tenant)
             continue
         if did:
-            counts[did] += 1
-    if busy is not None and not any(counts.values()):
-        raise busy
-    swept = Swept(**counts)
-    sweeper.telemetry.event("jobs_swept", None, **counts)
-    return swept
+            sweep.did[did] += 1
 
 
-STOP_BEFORE_END_MS = 5_000
-
-
-def _look(seen: DueJob, until_ms: int, budget: dict[str, int], sweeper: Sweeper) -> str:
+def _look(seen: DueJob, sweep: _Sweep, sweeper: Sweeper) -> str:
     """Reads the job that the index told of, which lags, and helps it."""
     job = sweeper.jobs.get(seen.tenant, seen.job_id)
-    if job is None or job.due_at_epoch_ms is None or job.due_at_epoch_ms > until_ms:
+    if job is None or job.due_at_epoch_ms is None or job.due_at_epoch_ms > sweep.until_ms:
         return ""
-    return _help(job, budget, sweeper)
+    return _help(job, sweep.budget, sweeper)
 
 
 def _help(job: Job, budget: dict[str, int], sweeper: Sweeper) -> str:
@@ -166,15 +225,26 @@ def _without_lineage(job: Job) -> Job:
     return replace(job, trace_header=header or None)
 
 
-def _waiting(sweeper: Sweeper) -> list[DueJob]:
-    return [job for shard in range(DUE_SHARDS) for job in sweeper.due_jobs.waiting(str(shard))]
+def _waiting(sweeper: Sweeper) -> tuple[list[IndexedJob], bool]:
+    """The open jobs, and whether these are all: reading them is bounded in rows and in time."""
+    stop_at_ms = sweeper.clock.now_ms() + MEASURE_WITHIN_MS
+    found: list[IndexedJob] = []
+    whole = True
+    for shard in range(DUE_SHARDS):
+        for number, job in enumerate(sweeper.due_jobs.indexed(str(shard))):
+            if number == MAX_MEASURED // DUE_SHARDS or sweeper.clock.now_ms() > stop_at_ms:
+                whole = False
+                break
+            if job.status in OPEN:
+                found.append(job)
+    return found, whole
 
 
-def _measure(waiting: list[DueJob], sweeper: Sweeper) -> dict[str, int]:
+def _measure(waiting: list[IndexedJob], sweeper: Sweeper, *, whole: bool) -> dict[str, int]:
     """Tells depth and oldest age, and how many jobs of each lane may be sent again.
 
     A long backlog isn't a loss: while the lane holds a message for each waiting job, its jobs are
-    only looked at again later.
+    only looked at again later. What is not `whole` tells of as much at least, and sends less.
     """
     now_ms = sweeper.clock.now_ms()
     budget = {}
@@ -183,7 +253,11 @@ def _measure(waiting: list[DueJob], sweeper: Sweeper) -> dict[str, int]:
         backlog = sweeper.queue.backlog(lane)
         oldest_ms = max((now_ms - job.enqueued_at_epoch_ms for job in jobs), default=0)
         sweeper.telemetry.event(
-            "lane_measured", lane=lane, queue_depth=len(jobs), oldest_job_age_ms=oldest_ms
+            "lane_measured",
+            lane=lane,
+            queue_depth=len(jobs),
+            oldest_job_age_ms=oldest_ms,
+            whole=whole,
         )
         budget[lane] = max(len(jobs) - backlog, LEAST_SENDS)
     return budget
