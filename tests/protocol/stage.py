@@ -11,27 +11,39 @@ from __future__ import annotations
 import itertools
 import json
 import random
-from collections import Counter
+from collections import Counter, defaultdict
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, cast
 
+from sluiceway.adapters.dynamodb_stream import event_of
 from sluiceway.domain import catalogue
 from sluiceway.domain.errors import (
     CallAbortedError,
     NotCancellableError,
+    NotPublishedError,
+    RejectedError,
     StoreBusyError,
     VendorError,
 )
-from sluiceway.domain.job import CLAIM_OUTLIVES_DEADLINE_MS, MAX_RECEIVES, Job, JobStatus
+from sluiceway.domain.job import (
+    CLAIM_OUTLIVES_DEADLINE_MS,
+    LANES,
+    MAX_RECEIVES,
+    Job,
+    JobStatus,
+)
 from sluiceway.domain.request import SubmitRequest
 from sluiceway.ports import VendorAnswer, VendorCall
 from sluiceway.usecases import payloads as payloads_of
 from sluiceway.usecases.authorize import Caller
 from sluiceway.usecases.cancel_job import cancel_job
+from sluiceway.usecases.publish_events import publish_events
 from sluiceway.usecases.run_job import Acknowledge, Delivery, Worker, run_job
 from sluiceway.usecases.submit_job import Accepted, Hit, Origin, submit_job
 from sluiceway.usecases.sweep_jobs import LOOK_AHEAD_MS, Sweeper, sweep_jobs
+from sluiceway_cli import dlq
+from sluiceway_cli.dead_letters import DeadLetters
 
 from tests.fakes.in_memory import (
     NOW_MS,
@@ -43,11 +55,15 @@ from tests.fakes.in_memory import (
     RecordingTelemetry,
     World,
 )
+from tests.protocol.desk import DEAD, DeadLetterClient
+from tests.protocol.events import Rows, Stream, Told
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from sluiceway.ports import DueJobs, JobQueue, JobStore, PayloadStore, ResultCache
+
+    from tests.protocol.events import Change
 
 LEASE_MS = 100_000
 FUNCTION_MS = 120_000
@@ -57,6 +73,9 @@ VISIBILITY_MS = 730_000
 SWEEP_EVERY_MS = 60_000
 API_MS = 29_000
 SWEEP_MS = 55_000
+PUBLISH_MS = 60_000
+OPERATOR_MS = 600_000
+CALLBACK = "https://partner.invalid/jobs"
 TOO_BIG_FOR_A_ROW = "".join(random.Random(1).choices("abcdefghijklmnop0123456789", k=12_000))  # noqa: S311
 
 CATALOGUE = catalogue.parse(
@@ -134,41 +153,49 @@ class Breaker:
     log: list[str] = field(default_factory=list)
     """Process and name of each call that has a number."""
     process: str = ""
+    ended: bool = False
+    """The running process did: what it would still call while it is torn down isn't called."""
     ends_at: Callable[[], bool] = lambda: False
     """Whether the running process's time is over."""
     watch: Callable[[], None] = lambda: None
 
     def around(self, name: str, call: Callable[[], Any]) -> Any:
         """Makes the call, as far as the plan lets it."""
+        if self.ended:
+            raise Crash(name)
         number, called = -1, f"{self.process} {name}"
         if self.counted is None or self.process in self.counted:
             number = len(self.log)
             self.log.append(called)
         when = self.crashes.get(number)
         if when == "before" or self.ends_at():
-            raise Crash(name)
+            self._end(name)
         try:
             result = call()
         finally:
             self.watch()
             if when == "after":
-                raise Crash(name)
+                self._end(name)
         others = self.meanwhile.pop(number, None) or self.meanwhile.pop(called, None)
         if others is not None:
             others()
             if self.ends_at():
-                raise Crash(name)
+                self._end(name)
         return result
+
+    def _end(self, name: str) -> NoReturn:
+        self.ended = True
+        raise Crash(name)
 
     @contextmanager
     def running(self, process: str, ends_at: Callable[[], bool]) -> Iterator[None]:
         """What is called in here is called by this process."""
-        before = self.process, self.ends_at
-        self.process, self.ends_at = process, ends_at
+        before = self.process, self.ends_at, self.ended
+        self.process, self.ends_at, self.ended = process, ends_at, False
         try:
             yield
         finally:
-            self.process, self.ends_at = before
+            self.process, self.ends_at, self.ended = before
 
 
 class Port:
@@ -314,17 +341,21 @@ class Stores:
     cache: ResultCache
     payloads: PayloadStore
     look: Callable[[], World]
+    changes: Callable[[], list[Change]]
+    """What the stream of the jobs has, since the last time."""
 
 
 def in_memory(clock: FakeClock) -> Stores:
     """The fakes on a world of their own."""
-    world = World()
+    rows = Rows(clock.now_ms)
+    world = World(jobs=rows)
     return Stores(
         jobs=InMemoryJobs(world, clock=clock),
         due_jobs=InMemoryDueJobs(world),
         cache=InMemoryCache(world),
         payloads=InMemoryPayloads(world),
         look=lambda: world,
+        changes=rows.read,
     )
 
 
@@ -349,6 +380,9 @@ class Stage:
         self.stores = stores(self.clock)
         self.lanes = Lanes(lambda: self.now_ms)
         self.vendor = Simulator(lambda: self.advance(1000))
+        self.stream = Stream(self.stores.changes)
+        self.told = Told(self.stream)
+        self._publishing = False
         self.telemetry = RecordingTelemetry()
         self.crashed = 0
         """How many processes did."""
@@ -367,6 +401,8 @@ class Stage:
         """How often each job must have been redriven in the end."""
         self._failed_by: dict[JobId, str] = {}
         """The process that wrote the failure."""
+        self._promised: dict[JobId, set[str]] = defaultdict(set)
+        """The addresses of the submits that were answered."""
         self._known: Counter[JobId] = Counter()
         """Attempts whose outcome was written and not final."""
 
@@ -403,12 +439,19 @@ class Stage:
         model: str = "plain",
         deadline_s: int = 86_400,
         lane: Literal["interactive", "batch"] | None = None,
+        callback: str | None = CALLBACK,
     ) -> Job | None:
         """A partner submits. None: there was a hit, or no answer."""
 
         def body() -> Hit | Accepted:
             return submit_job(
-                SubmitRequest(model=model, input=text, deadline_s=deadline_s, priority=lane),
+                SubmitRequest(
+                    model=model,
+                    input=text,
+                    deadline_s=deadline_s,
+                    priority=lane,
+                    callback_url=callback,
+                ),
                 Caller(tenant, frozenset({"submit"}), "key_1"),
                 Origin("request-1", "correlation-1"),
                 catalogue=CATALOGUE,
@@ -424,7 +467,11 @@ class Stage:
             outcome = self._process("submit", API_MS, body)
         except StoreBusyError:
             return None
-        return outcome.job if isinstance(outcome, Accepted) else None
+        if not isinstance(outcome, Accepted):
+            return None
+        if callback is not None:
+            self._promised[key_of(outcome.job)].add(callback)
+        return outcome.job
 
     def surely_submit(self, text: str = "one", **changes: Any) -> Job:
         """A partner submits again until there is an answer."""
@@ -530,12 +577,17 @@ class Stage:
         before = len(self.lanes.messages)
         self.moved_back[tenant_and_id] += 1
         self._process("redrive", API_MS, body)
-        job = self.stores.jobs.get(*tenant_and_id)
-        if len(self.lanes.messages) == before or job is None:
+        if len(self.lanes.messages) > before:
+            self._owe(tenant_and_id)
+
+    def _owe(self, key: JobId) -> None:
+        """A message was moved back: a failed job has another run ahead."""
+        job = self.stores.jobs.get(*key)
+        if job is None or job.discarded:
             return
         failed = job.status in {JobStatus.FAILED, JobStatus.DEAD_LETTERED}
         if failed and self.now_ms > (job.failed_at_epoch_ms or 0) + 5000:
-            self._owed[tenant_and_id] = job.redrives + 1
+            self._owed[key] = job.redrives + 1
 
     def surely_redrive(self, job: JobId) -> None:
         """An operator moves back what the dead-letter queue holds of this job."""
@@ -544,6 +596,112 @@ class Stage:
             if not mine:
                 return
             self.redrive(mine[0])
+
+    def _operator(self) -> dlq.Operator:
+        """An operator's command, as it sees the queue and the tables."""
+
+        def pause(seconds: float) -> None:
+            self.advance(round(seconds * 1000))
+
+        def claimed_by(job: Job) -> str | None:
+            claim = self.stores.look().claims.get(job.job_key)
+            return claim.job_id if claim else None
+
+        client = self._port(DeadLetterClient(self.lanes, lambda: self.now_ms), "sqs")
+        return dlq.Operator(
+            letters=DeadLetters(client, DEAD, {lane: lane for lane in LANES}, wait_s=0),
+            jobs=cast("JobStore", self._port(self.stores.jobs, "jobs")),
+            claimed_by=lambda job: self.breaker.around("claims.holder", lambda: claimed_by(job)),
+            clock=self.clock,
+            pause=pause,
+        )
+
+    def redrive_job(self, key: JobId) -> bool:
+        """`dlq redrive JOB`. False: there was no answer."""
+        operator = self._operator()
+
+        def body() -> list[dlq.Outcome]:
+            job = operator.jobs.get(*key)
+            return dlq.redrive_jobs(operator, {key[1]: job}, rate=dlq.DEFAULT_RATE)
+
+        before = max(self.lanes.messages, default=0), self.job(key).redrives
+        self.moved_back[key] += 1
+        outcomes = self._process("redrive_job", OPERATOR_MS, body)
+        moved = any(
+            one.number > before[0] and one.job == key for one in self.lanes.messages.values()
+        )
+        if moved:
+            self._owe(key)
+        elif self.job(key).redrives == before[1]:
+            self.moved_back[key] -= 1
+        return outcomes is not None and outcomes[0].outcome != "failed"
+
+    def surely_redrive_job(self, key: JobId) -> None:
+        """An operator gives the command again until there is an answer."""
+        for _ in range(5):
+            if self.redrive_job(key):
+                return
+        raise AssertionError("no redrive was answered")
+
+    def discard(self, key: JobId) -> bool:
+        """`dlq discard JOB`. False: there was no answer."""
+        operator = self._operator()
+
+        def body() -> bool:
+            job = operator.jobs.get(*key)
+            assert job is not None
+            dlq.discard(operator, job)
+            return True
+
+        try:
+            return bool(self._process("discard", OPERATOR_MS, body))
+        except RejectedError:
+            return True
+        except StoreBusyError:
+            return False
+
+    def surely_discard(self, key: JobId) -> None:
+        """An operator discards again until there is an answer."""
+        for _ in range(5):
+            if self.discard(key):
+                return
+        raise AssertionError("no discard was answered")
+
+    def lose_letters(self, key: JobId) -> None:
+        """The job's messages were too long in the dead-letter queue, or somebody purged it."""
+        mine = [number for number, dead in self.lanes.dead.items() if dead.job == key]
+        for number in mine:
+            self.lanes.forget(number)
+        if mine:
+            self._failed_by.pop(key, None)
+
+    def publish(self) -> None:
+        """Lambda brings the publisher the next batch of the stream. One at a time."""
+        if self._publishing:
+            return
+        records, until = self.stream.batch()
+        if not records:
+            self.stream.advance(until)
+            return
+        stream = self._port(self.stream, "stream")
+
+        def body() -> None:
+            publish_events(
+                [event for record in records if (event := event_of(record)) is not None],
+                bus=self._port(self.told.bus, "bus"),
+                webhooks=self._port(self.told.webhooks, "webhooks"),
+                telemetry=self.telemetry,
+                pause=lambda seconds: self.advance(round(seconds * 1000)),
+            )
+            stream.advance(until)
+
+        self._publishing = True
+        try:
+            self._process("publish", PUBLISH_MS, body)
+        except NotPublishedError:
+            return  # The stream brings the batch again.
+        finally:
+            self._publishing = False
 
     # ------------------------------------------------------------------ until it is quiet
 
@@ -579,11 +737,13 @@ class Stage:
                 self.sweep()
 
     def drain(self, *, most: int = 500) -> None:
-        """Delivers and sweeps until nothing happens by itself any more."""
+        """Delivers, sweeps and publishes until nothing happens by itself any more."""
         for _ in range(most):
-            if self.quiet:
+            self.publish()
+            if not self.quiet:
+                self.step()
+            elif self.stream.ended:
                 return
-            self.step()
         raise AssertionError(f"it never got quiet: {self.picture()}")
 
     # ------------------------------------------------------------------ rules
@@ -594,6 +754,7 @@ class Stage:
         rows = [
             f"{job.job_id[-3:]} {job.status} attempts {job.attempts}/{job.attempts_total} "
             f"redrives {job.redrives} parked {job.parked} unsettled {job.unsettled} "
+            f"discarded {job.discarded} "
             f"due {(job.due_at_epoch_ms or 0) - self.now_ms} "
             f"error {job.error and job.error.code} calls {self.vendor.calls[job.job_id]}"
             for job in world.jobs.values()
@@ -626,13 +787,19 @@ class Stage:
     def _check_move(self, before: Job | None, job: Job) -> None:
         key = job.tenant, job.job_id
         assert job.open <= (job.due_at_epoch_ms is not None), f"nobody will look: {self.picture()}"
+        if job.discarded:
+            assert job.status is JobStatus.FAILED, f"a discarded job lives: {self.picture()}"
+            assert job.error, self.picture()
+            assert job.error.code == "discarded", self.picture()
+            looked_at = job.due_at_epoch_ms is not None
+            assert looked_at <= job.unsettled, f"somebody will look: {self.picture()}"
         if before is None:
             return
         if job.status is JobStatus.RETRYING and before.status is JobStatus.PROCESSING:
             self._known[key] += 1
         if before.open and job.status in {JobStatus.FAILED, JobStatus.DEAD_LETTERED}:
             self._failed_by[key] = self.breaker.process
-        if before.status in {JobStatus.COMPLETED, JobStatus.CANCELLED}:
+        if before.status in {JobStatus.COMPLETED, JobStatus.CANCELLED} or before.discarded:
             moved = replace(
                 before,
                 revision=job.revision,
@@ -659,13 +826,12 @@ class Stage:
             assert calls <= most, f"called after an unknown outcome: {self.picture()}"
 
     def _check_counters(self, world: World) -> None:
-        counted: Counter[str] = Counter()
+        over: dict[str, int] = {}
         for (tenant, _), count in world.in_flight.items():
-            counted[tenant] += count
-        owed: Counter[str] = Counter()
+            over[tenant] = over.get(tenant, 0) + count
         for job in world.jobs.values():
-            owed[job.tenant] += job.open + job.unsettled
-        assert +counted == +owed, f"counters {counted}, jobs {owed}: {self.picture()}"
+            over[job.tenant] = over.get(job.tenant, 0) - (job.open or job.unsettled)
+        assert not any(over.values()), f"counters are over by {over}: {self.picture()}"
         assert min(world.in_flight.values(), default=0) >= 0, self.picture()
 
     def _check_claims(self, world: World) -> None:
@@ -694,13 +860,16 @@ class Stage:
         for key, job in world.jobs.items():
             assert not job.open, f"it never ended: {self.picture()}"
             assert not job.unsettled, self.picture()
-            assert job.status is not JobStatus.FAILED, f"no mark of its end: {self.picture()}"
+            marked = job.status is not JobStatus.FAILED or job.discarded
+            assert marked, f"no mark of its end: {self.picture()}"
             in_dlq = any(dead.job == key for dead in self.lanes.dead.values())
             if job.status is JobStatus.DEAD_LETTERED and self._failed_by.get(key) == "run":
                 assert in_dlq, f"not in the dead-letter queue: {self.picture()}"
             if job.status is JobStatus.DEAD_LETTERED:
                 assert job.redrives >= self._owed.get(key, 0), f"not redriven: {self.picture()}"
             self._check_result(job)
+        assert self.stream.ended, self.picture()
+        self.told.check(world.jobs.values(), self._promised)
 
     def _check_result(self, job: Job) -> None:
         assert (job.result is not None) == (job.status is JobStatus.COMPLETED), self.picture()

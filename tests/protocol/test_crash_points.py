@@ -7,8 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pytest
+from moto import mock_aws
+from sluiceway.adapters.dynamodb import to_item
+from sluiceway.adapters.dynamodb_jobs import _values_of
 from sluiceway.domain.job import JobStatus
 
+from tests.protocol.events import Image
+from tests.protocol.on_moto import on_moto
 from tests.protocol.stage import TOO_BIG_FOR_A_ROW, Stage, key_of
 
 if TYPE_CHECKING:
@@ -18,8 +23,14 @@ if TYPE_CHECKING:
 
 WHENS: tuple[When, ...] = ("before", "after")
 COMPLETED = frozenset({JobStatus.COMPLETED})
+DISCARDED = frozenset({JobStatus.FAILED})
 CANCELLED = frozenset({JobStatus.CANCELLED})
 DEAD = frozenset({JobStatus.DEAD_LETTERED})
+
+RUN = frozenset({"run"})
+PUBLISH = frozenset({"publish"})
+OPERATOR = frozenset({"discard", "redrive_job"})
+NONE: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -30,8 +41,9 @@ class Scenario:
     ends: frozenset[JobStatus] = COMPLETED
     calls: int | None = None
     """What all of it costs when nothing crashes."""
-    pairs: bool = True
-    """Whether every two crashes are tried, too: not where others take the same way, and longer."""
+    pairs: frozenset[str] = RUN
+    """Of these processes every two crashes are tried, too: of none where another scenario takes
+    the same way, and longer."""
 
 
 def success(stage: Stage) -> None:
@@ -229,11 +241,7 @@ def unsettled_and_redriven(stage: Stage) -> None:
     stage.vendor.default = "refused"
     job = stage.surely_submit()
     busy_during_a_call(stage)
-    while stage.lanes.messages:
-        if not stage.visible():
-            moments = [message.visible_at_ms for message in stage.lanes.messages.values()]
-            stage.advance(min(moments) - stage.now_ms)
-        stage.deliver(stage.visible()[0])
+    deliver_all(stage)
     stage.vendor.default = "ok"
     stage.advance(6_000)
     stage.surely_redrive(key_of(job))
@@ -250,6 +258,139 @@ def worker_dies_in_each_attempt(stage: Stage) -> None:
     stage.vendor.meanwhile += [lambda: stage.advance(200_000)] * 4
     stage.surely_submit()
     stage.drain()
+
+
+def all_are_told(stage: Stage) -> None:
+    """The bus and the webhook queue take what they are given by and by."""
+    stage.told.bus.refusals += [1, 0, 0, 1, 1, 1]
+    stage.told.webhooks.refusals += [0, 1, 2, 2, 1]
+    stage.surely_submit()
+    stage.surely_submit(callback="https://partner.invalid/others")
+    stage.surely_submit(callback=None)
+    stage.vendor.default = "refused"
+    stage.drain()
+
+
+def told_late(stage: Stage) -> None:
+    """The job has another run behind it before anybody hears of the first."""
+    stage.vendor.default = "refused"
+    job = stage.surely_submit()
+    all_but_publish(stage)
+    stage.vendor.default = "ok"
+    stage.surely_redrive(key_of(job))
+    all_but_publish(stage)
+    stage.drain()
+
+
+def discarded(stage: Stage) -> None:
+    """What a discard that died leaves in the dead-letter queue is acknowledged when it is moved."""
+    stage.vendor.default = "refused"
+    job = stage.surely_submit()
+    stage.drain()
+    stage.surely_discard(key_of(job))
+    stage.drain()
+    stage.surely_redrive(key_of(job))
+    stage.drain()
+    assert stage.job(key_of(job)).discarded
+    assert not stage.lanes.dead
+
+
+def discarded_while_redriven(stage: Stage) -> None:
+    """Its message is on its way again."""
+    stage.vendor.default = "refused"
+    job = stage.surely_submit()
+    stage.drain()
+    stage.surely_redrive(key_of(job))
+    stage.surely_discard(key_of(job))
+    stage.drain()
+    assert stage.job(key_of(job)).discarded
+
+
+def discarded_unsettled(stage: Stage) -> None:
+    """The discard comes before the sweep that settles."""
+    stage.vendor.default = "refused"
+    job = stage.surely_submit()
+    busy_during_a_call(stage)
+    deliver_all(stage)
+    stage.surely_discard(key_of(job))
+    stage.drain()
+
+
+def discard_meets_redrive(stage: Stage) -> None:
+    """Another operator redrives the job between the discard's read and its write."""
+    stage.vendor.default = "refused"
+    job = stage.surely_submit()
+    stage.drain()
+    stage.lose_letters(key_of(job))
+    stage.vendor.default = "ok"
+    stage.breaker.meanwhile["discard jobs.get"] = lambda: stage.surely_redrive_job(key_of(job))
+    stage.surely_discard(key_of(job))
+    stage.drain()
+
+
+def redriven_without_a_message(stage: Stage) -> None:
+    stage.vendor.default = "refused"
+    job = stage.surely_submit()
+    stage.drain()
+    stage.lose_letters(key_of(job))
+    stage.vendor.default = "ok"
+    stage.surely_redrive_job(key_of(job))
+    stage.drain()
+    assert stage.job(key_of(job)).redrives == 1
+
+
+def deadline_and_redriven_without_a_message(stage: Stage) -> None:
+    """There never was a dead letter."""
+    job = stage.surely_submit(deadline_s=300)
+    stage.lanes.messages.clear()
+    stage.lanes.lose_sends = 10
+    stage.drain()
+    stage.lanes.lose_sends = 0
+    stage.surely_redrive_job(key_of(job))
+    stage.drain()
+    assert stage.job(key_of(job)).redrives == 1
+
+
+def unsettled_and_redriven_without_a_message(stage: Stage) -> None:
+    """The redrive comes before the sweep that settles."""
+    stage.vendor.default = "refused"
+    job = stage.surely_submit()
+    busy_during_a_call(stage)
+    deliver_all(stage)
+    stage.lose_letters(key_of(job))
+    stage.vendor.default = "ok"
+    stage.advance(6_000)
+    stage.surely_redrive_job(key_of(job))
+    stage.drain()
+
+
+def redriven_by_command(stage: Stage) -> None:
+    """A command that died hides the message, so that the next redrives without; then it comes."""
+    stage.vendor.default = "refused"
+    job = stage.surely_submit()
+    stage.drain()
+    stage.vendor.default = "ok"
+    stage.surely_redrive_job(key_of(job))
+    stage.drain()
+    stage.surely_redrive(key_of(job))
+    stage.drain()
+    assert stage.job(key_of(job)).redrives == 1
+    assert not stage.lanes.dead
+
+
+def all_but_publish(stage: Stage) -> None:
+    """Until it is quiet, but for the publisher, which lags."""
+    while not stage.quiet:
+        stage.step()
+
+
+def deliver_all(stage: Stage) -> None:
+    """Until the lanes are empty, without a sweep."""
+    while stage.lanes.messages:
+        if not stage.visible():
+            moments = [message.visible_at_ms for message in stage.lanes.messages.values()]
+            stage.advance(min(moments) - stage.now_ms)
+        stage.deliver(stage.visible()[0])
 
 
 def deliver_others(stage: Stage) -> None:
@@ -280,7 +421,7 @@ SCENARIOS: dict[str, Scenario] = {
     "attempts_used_up": Scenario(attempts_used_up, DEAD, calls=4),
     "refused_for_good": Scenario(refused_for_good, DEAD, calls=1),
     "refused_and_redriven": Scenario(refused_and_redriven, calls=2),
-    "redriven_in_vain": Scenario(redriven_in_vain, DEAD, calls=2, pairs=False),
+    "redriven_in_vain": Scenario(redriven_in_vain, DEAD, calls=2, pairs=NONE),
     "truncated_answer": Scenario(truncated_answer, calls=1),
     "shared_key": Scenario(shared_key, calls=1),
     "shared_key_uncacheable": Scenario(shared_key_uncacheable, calls=2),
@@ -300,12 +441,33 @@ SCENARIOS: dict[str, Scenario] = {
     "unsettled_and_submitted_again": Scenario(unsettled_and_submitted_again, calls=2),
     "unsettled_and_redriven": Scenario(unsettled_and_redriven, calls=2),
     "worker_dies_once": Scenario(worker_dies_once, calls=2),
-    "worker_dies_in_each_attempt": Scenario(
-        worker_dies_in_each_attempt, DEAD, calls=4, pairs=False
+    "worker_dies_in_each_attempt": Scenario(worker_dies_in_each_attempt, DEAD, calls=4, pairs=NONE),
+    "all_are_told": Scenario(all_are_told, DEAD, calls=1, pairs=PUBLISH),
+    "told_late": Scenario(told_late, calls=2, pairs=PUBLISH),
+    "discarded": Scenario(discarded, DISCARDED, calls=1, pairs=OPERATOR),
+    "discarded_while_redriven": Scenario(
+        discarded_while_redriven, DISCARDED, calls=1, pairs=OPERATOR
     ),
+    "discarded_unsettled": Scenario(discarded_unsettled, DISCARDED | DEAD, calls=1, pairs=OPERATOR),
+    "discard_meets_redrive": Scenario(
+        discard_meets_redrive, COMPLETED | DISCARDED, calls=2, pairs=OPERATOR
+    ),
+    "redriven_without_a_message": Scenario(redriven_without_a_message, calls=2, pairs=OPERATOR),
+    "deadline_and_redriven_without_a_message": Scenario(
+        deadline_and_redriven_without_a_message, calls=1, pairs=NONE
+    ),
+    "unsettled_and_redriven_without_a_message": Scenario(
+        unsettled_and_redriven_without_a_message, calls=2, pairs=OPERATOR
+    ),
+    "redriven_by_command": Scenario(redriven_by_command, calls=2, pairs=OPERATOR),
 }
 
-RUN_ONLY = frozenset({"run"})
+
+ON_MOTO = {name for name, one in SCENARIOS.items() if one.pairs in {PUBLISH, OPERATOR}} | {
+    "success",
+    "cancel_during",
+    "deadline_and_redriven_without_a_message",
+}
 
 
 def played(
@@ -342,6 +504,17 @@ def test_scenario_without_a_crash_calls_no_more_than_needed(scenario: Scenario) 
     assert stage.vendor.calls.total() == scenario.calls
 
 
+@pytest.mark.parametrize("name", sorted(ON_MOTO))
+def test_scenario_on_the_real_stores_and_their_stream_ends_alike(name: str) -> None:
+    with mock_aws():
+        stage = Stage(on_moto, check_each_call=False)
+
+        SCENARIOS[name].play(stage)
+        stage.check_end()
+
+        assert {job.status for job in stage.stores.look().jobs.values()} <= SCENARIOS[name].ends
+
+
 def test_crash_at_any_call_leaves_one_end_and_nothing_else(
     scenario: Scenario, count_points: Callable[[str, int], None]
 ) -> None:
@@ -356,15 +529,15 @@ def test_crash_at_any_call_leaves_one_end_and_nothing_else(
 @pytest.mark.parametrize(
     "scenario", [name for name, one in SCENARIOS.items() if one.pairs], indirect=True
 )
-def test_crash_at_any_two_calls_of_workers_leaves_one_end_and_nothing_else(
+def test_crash_at_any_two_calls_leaves_one_end_and_nothing_else(
     scenario: Scenario, count_points: Callable[[str, int], None]
 ) -> None:
     pairs = 0
-    for first, when in points(len(played(scenario, {}, RUN_ONLY).breaker.log)):
+    for first, when in points(len(played(scenario, {}, scenario.pairs).breaker.log)):
         # What comes after the first crash isn't what came without it.
-        calls = len(played(scenario, {first: when}, RUN_ONLY).breaker.log)
+        calls = len(played(scenario, {first: when}, scenario.pairs).breaker.log)
         for second, when_again in points(calls, first + 1):
-            played(scenario, {first: when, second: when_again}, RUN_ONLY)
+            played(scenario, {first: when, second: when_again}, scenario.pairs)
             pairs += 1
 
     count_points("pairs", pairs)
@@ -395,6 +568,16 @@ def test_send_for_a_more_urgent_duplicate_is_not_sent_long_after_a_failure() -> 
 
     stage.check_end()
     assert stage.vendor.calls.total() == 1
+
+
+def test_images_of_the_stream_are_those_of_dynamodb() -> None:
+    stage = Stage()
+    told_late(stage)
+    (job,) = stage.stores.look().jobs.values()
+    failures = [one.new for one in stage.stream.changes() if one.new.error]
+
+    for one in (job, *failures):
+        assert dict(Image(one)) == to_item(_values_of(one))
 
 
 def fail_slowly(stage: Stage) -> None:

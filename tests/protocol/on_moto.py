@@ -1,0 +1,112 @@
+"""The real stores on moto, and the stream of their changes."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import boto3
+from sluiceway.adapters.dynamodb import Table, from_item
+from sluiceway.adapters.dynamodb_due_jobs import DynamoDBDueJobs
+from sluiceway.adapters.dynamodb_jobs import _job_of
+
+from tests.contract.harness import DynamoDBRows, make_tables, store_on, template_resources
+from tests.fakes.in_memory import Claim, InMemoryPayloads, LeaseRow, World
+from tests.protocol.events import Change
+from tests.protocol.stage import Stores
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mypy_boto3_dynamodb import DynamoDBClient
+
+    from tests.fakes.in_memory import FakeClock
+
+
+def on_moto(clock: FakeClock) -> Stores:
+    """The real adapters on tables of their own."""
+    client = client_for_moto()
+    tables = make_tables(client, "protocol")
+    store = store_on(client, tables, clock)
+    rows = store.rows
+    assert isinstance(rows, DynamoDBRows)
+
+    def look() -> World:
+        world = World()
+        for values in rows.all(tables.names.jobs):
+            job = _job_of(values)
+            world.jobs[job.tenant, job.job_id] = job
+        for row in rows.all(tables.names.coordination):
+            kind, _, name = row["coordination_key"].partition("#")
+            if kind == "claim":
+                world.claims[name] = Claim(row["job_id"], row["ends_at_epoch_ms"])
+            elif kind == "lease":
+                world.leases[name] = LeaseRow(
+                    row["job_id"], row.get("token"), row["fence"], row["ends_at_epoch_ms"]
+                )
+            else:
+                tenant, _, shard = name.partition("#")
+                world.in_flight[tenant, int(shard)] = row["in_flight"]
+        return world
+
+    due_jobs = DynamoDBDueJobs(Table(client), tables.names.jobs)
+    stream = RealStream(client, tables.names.jobs, clock.now_ms)
+    return Stores(store.jobs, due_jobs, store.cache, InMemoryPayloads(World()), look, stream.read)
+
+
+class RealStream:
+    """The stream of a table, from its beginning."""
+
+    def __init__(self, client: DynamoDBClient, table: str, now_ms: Callable[[], int]) -> None:
+        view: Any = {"StreamEnabled": True, "StreamViewType": stream_view()}
+        described = client.update_table(TableName=table, StreamSpecification=view)
+        self._arn = described["TableDescription"]["LatestStreamArn"]
+        self._now_ms = now_ms
+        self._client = client_for_streams()
+        shards = self._client.describe_stream(StreamArn=self._arn)["StreamDescription"]["Shards"]
+        self._shard = shards[0]["ShardId"]
+        self._after: dict[str, Any] = {"ShardIteratorType": "TRIM_HORIZON"}
+
+    def read(self) -> list[Change]:
+        """What came since the last time. moto puts its own time in the records."""
+        where = self._client.get_shard_iterator(
+            StreamArn=self._arn, ShardId=self._shard, **self._after
+        )
+        found = self._client.get_records(ShardIterator=where["ShardIterator"])["Records"]
+        if found:
+            last = found[-1]["dynamodb"]["SequenceNumber"]
+            self._after = {"ShardIteratorType": "AFTER_SEQUENCE_NUMBER", "SequenceNumber": last}
+        return [self._change(record) for record in found]
+
+    def _change(self, record: Any) -> Change:
+        now_ms = self._now_ms()
+        images = {
+            name: _job_of(from_item(record["dynamodb"][name]))
+            for name in ("NewImage", "OldImage")
+            if record["dynamodb"].get(name)
+        }
+        told = record["dynamodb"] | {"ApproximateCreationDateTime": now_ms / 1000}
+        return Change(
+            images.get("OldImage"), images["NewImage"], now_ms, record | {"dynamodb": told}
+        )
+
+
+@cache
+def client_for_moto() -> DynamoDBClient:
+    """Made once, since making a client takes longer than an example."""
+    return boto3.client("dynamodb")
+
+
+@cache
+def client_for_streams() -> Any:
+    """As above."""
+    return boto3.client("dynamodbstreams")
+
+
+@cache
+def stream_view() -> str:
+    """What of a row is in the stream, by template.yaml."""
+    view: str = template_resources()["JobsTable"]["Properties"]["StreamSpecification"][
+        "StreamViewType"
+    ]
+    return view
