@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
-import boto3
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -16,24 +14,21 @@ from hypothesis.stateful import (
     rule,
 )
 from moto import mock_aws
-from sluiceway.adapters.dynamodb import Table
-from sluiceway.adapters.dynamodb_due_jobs import DynamoDBDueJobs
-from sluiceway.adapters.dynamodb_jobs import _job_of
+from sluiceway.domain.job import JobStatus
 
-from tests.contract.harness import DynamoDBRows, make_tables, store_on
-from tests.fakes.in_memory import Claim, InMemoryPayloads, LeaseRow, World
-from tests.protocol.stage import OUTCOMES, Stage, Stores
+from tests.protocol.on_moto import on_moto
+from tests.protocol.stage import OUTCOMES, Stage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from mypy_boto3_dynamodb import DynamoDBClient
-
-    from tests.fakes.in_memory import FakeClock
     from tests.protocol.stage import JobId, When
 
 MOST_JOBS = 3
 MOST_MESSAGES = 6
+MOST_STEPS = 40
+"""From a failure to its mark."""
+
 SECOND_MS = 1000
 JUMPS_MS = tuple(
     round(seconds * SECOND_MS) for seconds in (1, 5.5, 30, 110, 130, 740, 3700, 86_500, 500_000)
@@ -42,19 +37,24 @@ JUMPS_MS = tuple(
 
 WORK: tuple[dict[str, Any], ...] = (
     {"text": "one"},
-    {"text": "one", "lane": "batch"},
+    {"text": "one", "lane": "batch", "callback": "https://partner.invalid/others"},
     {"text": "two", "deadline_s": 300},
     {"text": "three", "model": "shared"},
     {"text": "three", "model": "shared"},
     {"text": "three", "model": "shared", "tenant": "globex"},
     {"text": "three", "model": "shared", "tenant": "globex"},
     {"text": "four", "model": "careful"},
-    {"text": "five", "model": "uncached"},
+    {"text": "five", "model": "uncached", "callback": None},
 )
 
 crashes = st.none() | st.tuples(st.integers(0, 9), st.sampled_from(("before", "after")))
 others = st.lists(
-    st.sampled_from(("deliver", "duplicate", "sweep", "cancel", "redrive", "submit", "110", "20")),
+    st.sampled_from(
+        (
+            *("deliver", "duplicate", "sweep", "cancel", "redrive", "submit", "publish"),
+            *("redrive_job", "discard", "110", "20"),
+        )
+    ),
     max_size=3,
 )
 interruptions = st.none() | st.tuples(st.integers(0, 9), others)
@@ -74,6 +74,12 @@ class Machine(RuleBasedStateMachine):
 
     def _jobs(self) -> list[JobId]:
         return sorted(self.stage.stores.look().jobs)
+
+    def _given_up(self) -> list[JobId]:
+        """The jobs that operators are there for."""
+        jobs = self.stage.stores.look().jobs.items()
+        ends = {JobStatus.FAILED, JobStatus.DEAD_LETTERED}
+        return sorted(key for key, job in jobs if job.status in ends)
 
     def _plan(
         self, crash: tuple[int, When] | None, interruption: tuple[int, list[str]] | None
@@ -100,6 +106,7 @@ class Machine(RuleBasedStateMachine):
         jobs = self._jobs()
         doing: dict[str, Callable[[], Any]] = {
             "sweep": stage.sweep,
+            "publish": stage.publish,
             "submit": lambda: self._submit(WORK[0]),
             "110": lambda: stage.advance(107 * SECOND_MS),
             "20": lambda: stage.advance(20 * SECOND_MS),
@@ -108,6 +115,8 @@ class Machine(RuleBasedStateMachine):
             doing["deliver"] = self._deliver_one_or_its_copy
         if jobs:
             doing["cancel"] = lambda: stage.cancel(jobs[-1])
+            doing["redrive_job"] = lambda: stage.redrive_job(jobs[-1])
+            doing["discard"] = lambda: stage.discard(jobs[-1])
         if stage.lanes.dead:
             doing["redrive"] = lambda: stage.redrive(min(stage.lanes.dead))
         if 0 < len(stage.lanes.messages) < MOST_MESSAGES:
@@ -184,6 +193,58 @@ class Machine(RuleBasedStateMachine):
         dead = list(self.stage.lanes.dead)
         self.stage.redrive(dead[which % len(dead)])
 
+    @precondition(lambda self: self._given_up())
+    @rule(
+        which=st.integers(0, MOST_JOBS),
+        lost=st.booleans(),
+        crash=crashes,
+        interruption=interruptions,
+    )
+    def redrive_job(
+        self,
+        which: int,
+        crash: Any,
+        interruption: tuple[int, list[str]] | None,
+        *,
+        lost: bool,
+    ) -> None:
+        """By the command; without a message when it was lost, or when another look hides it."""
+        jobs = self._given_up()
+        job = jobs[which % len(jobs)]
+        if lost:
+            self.stage.lose_letters(job)
+        self._plan(crash, interruption)
+        self.stage.redrive_job(job)
+
+    @precondition(lambda self: self._given_up())
+    @rule(which=st.integers(0, MOST_JOBS), crash=crashes, interruption=interruptions)
+    def discard(self, which: int, crash: Any, interruption: tuple[int, list[str]] | None) -> None:
+        """Of a job that was dead-lettered meanwhile, or still is on its way."""
+        jobs = self._given_up()
+        job = jobs[which % len(jobs)]
+        self._plan(None, None)
+        for _ in range(MOST_STEPS * (which % 2)):
+            if self.stage.job(job).status is JobStatus.FAILED:
+                self.stage.step()
+        self._plan(crash, interruption)
+        self.stage.discard(job)
+
+    @precondition(lambda self: not self.stage.stream.ended)
+    @rule(
+        crash=crashes,
+        interruption=interruptions,
+        refusals=st.lists(st.integers(0, 2), max_size=4),
+    )
+    def publish(
+        self, crash: Any, interruption: tuple[int, list[str]] | None, refusals: list[int]
+    ) -> None:
+        """What the bus and the queue don't take meanwhile, they take later."""
+        told = self.stage.told
+        told.bus.refusals = refusals[::2]
+        told.webhooks.refusals = refusals[1::2]
+        self._plan(crash, interruption)
+        self.stage.publish()
+
     @precondition(lambda self: self._jobs())
     @rule(crash=crashes, interruption=st.none() | st.tuples(st.integers(15, 25), others))
     def sweep(self, crash: Any, interruption: tuple[int, list[str]] | None) -> None:
@@ -234,42 +295,6 @@ class MachineOnMoto(Machine):
             super().teardown()
         finally:
             self._mock.stop()
-
-
-def on_moto(clock: FakeClock) -> Stores:
-    """The real adapters on tables of their own."""
-    client = client_for_moto()
-    tables = make_tables(client, "protocol")
-    store = store_on(client, tables, clock)
-    rows = store.rows
-    assert isinstance(rows, DynamoDBRows)
-
-    def look() -> World:
-        world = World()
-        for values in rows.all(tables.names.jobs):
-            job = _job_of(values)
-            world.jobs[job.tenant, job.job_id] = job
-        for row in rows.all(tables.names.coordination):
-            kind, _, name = row["coordination_key"].partition("#")
-            if kind == "claim":
-                world.claims[name] = Claim(row["job_id"], row["ends_at_epoch_ms"])
-            elif kind == "lease":
-                world.leases[name] = LeaseRow(
-                    row["job_id"], row.get("token"), row["fence"], row["ends_at_epoch_ms"]
-                )
-            else:
-                tenant, _, shard = name.partition("#")
-                world.in_flight[tenant, int(shard)] = row["in_flight"]
-        return world
-
-    due_jobs = DynamoDBDueJobs(Table(client), tables.names.jobs)
-    return Stores(store.jobs, due_jobs, store.cache, InMemoryPayloads(World()), look)
-
-
-@cache
-def client_for_moto() -> DynamoDBClient:
-    """Made once, since making a client takes longer than an example."""
-    return boto3.client("dynamodb")
 
 
 def examples(count: int, steps: int) -> settings:
