@@ -267,6 +267,7 @@ class Told:
         called: dict[str, set[str]] = defaultdict(set)
         bodies: dict[str, str] = {}
         for delivery in self.webhooks.taken:
+            assert delivery.event_id in ends, f"no event has this id: {delivery}"
             job = ends[delivery.event_id].new
             assert (delivery.tenant, delivery.job_id) == (job.tenant, job.job_id)
             called[delivery.event_id].add(delivery.url)

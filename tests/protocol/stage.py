@@ -799,6 +799,8 @@ class Stage:
             self._known[key] += 1
         if before.open and job.status in {JobStatus.FAILED, JobStatus.DEAD_LETTERED}:
             self._failed_by[key] = self.breaker.process
+        if job.discarded and not before.discarded and self._sees_all:
+            assert before.status is JobStatus.DEAD_LETTERED, f"not given up on: {before} {job}"
         if before.status in {JobStatus.COMPLETED, JobStatus.CANCELLED} or before.discarded:
             moved = replace(
                 before,

@@ -288,7 +288,9 @@ def discarded(stage: Stage) -> None:
     job = stage.surely_submit()
     stage.drain()
     stage.surely_discard(key_of(job))
+    assert stage.crashed or not stage.lanes.dead
     stage.drain()
+    stage.surely_redrive_job(key_of(job))  # in vain
     stage.surely_redrive(key_of(job))
     stage.drain()
     assert stage.job(key_of(job)).discarded
@@ -372,6 +374,7 @@ def redriven_by_command(stage: Stage) -> None:
     stage.vendor.default = "ok"
     stage.surely_redrive_job(key_of(job))
     stage.drain()
+    assert stage.crashed or not stage.lanes.dead
     stage.surely_redrive(key_of(job))
     stage.drain()
     assert stage.job(key_of(job)).redrives == 1

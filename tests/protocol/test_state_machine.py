@@ -233,7 +233,7 @@ class Machine(RuleBasedStateMachine):
     @rule(
         crash=crashes,
         interruption=interruptions,
-        refusals=st.lists(st.integers(0, 2), max_size=4),
+        refusals=st.lists(st.integers(1, 2), max_size=8),
     )
     def publish(
         self, crash: Any, interruption: tuple[int, list[str]] | None, refusals: list[int]
