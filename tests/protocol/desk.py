@@ -41,6 +41,19 @@ class DeadLetterClient:
             ]
         }
 
+    def get_queue_attributes(self, **request: Any) -> dict[str, Any]:
+        """As many as there are: those that can be seen, and those that somebody looks at."""
+        assert request["QueueUrl"] == DEAD
+        now_ms = self._now_ms()
+        letters = self._lanes.dead.values()
+        hidden = sum(one.visible_at_ms > now_ms for one in letters)
+        counts = {
+            "ApproximateNumberOfMessages": len(letters) - hidden,
+            "ApproximateNumberOfMessagesDelayed": 0,
+            "ApproximateNumberOfMessagesNotVisible": hidden,
+        }
+        return {"Attributes": {name: str(counts[name]) for name in request["AttributeNames"]}}
+
     def change_message_visibility_batch(self, **request: Any) -> None:
         for entry in request["Entries"]:
             one = self._lanes.dead.get(int(entry["ReceiptHandle"]))
