@@ -14,16 +14,15 @@ from typing import Any
 from botocore.exceptions import BotoCoreError, ClientError
 from sluiceway.domain import job as transitions
 from sluiceway.domain import strict_json
-from sluiceway.domain.catalogue import Catalogue
 from sluiceway.domain.errors import DamagedRowError, RejectedError, SluicewayError, StoreBusyError
 from sluiceway.domain.ids import hit_id
 from sluiceway.domain.job import REDRIVE_AFTER_FAILURE_MS, Job, JobStatus
 from sluiceway.domain.request import parse_submit
 from sluiceway.http import rfc3339
-from sluiceway.ports import Applied, Clock, JobQueue, JobStore, PayloadStore, ResultCache
+from sluiceway.ports import Applied, Clock, JobStore
 from sluiceway.usecases import payloads as payloads_of
 from sluiceway.usecases.authorize import Caller
-from sluiceway.usecases.submit_job import Hit, Origin, submit_job
+from sluiceway.usecases.submit_job import Hit, Origin, Submitter, submit_job
 
 from sluiceway_cli.dead_letters import SENT_BY_HAND, DeadLetters, Letter, Look
 
@@ -402,17 +401,6 @@ def require_dead_lettered(job: Job) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Submitting:
-    """What a submit works with."""
-
-    catalogue: Catalogue
-    cache: ResultCache
-    payloads: PayloadStore
-    queue: JobQueue
-    randomness: Callable[[int], bytes]
-
-
-@dataclass(frozen=True, slots=True)
 class Resubmitted:
     """The id of the corrected job, and how it stands."""
 
@@ -424,7 +412,7 @@ class Resubmitted:
 
 def resubmit(
     operator: Operator,
-    submitting: Submitting,
+    submitter: Submitter,
     job: Job,
     *,
     corrected: object,
@@ -436,7 +424,7 @@ def resubmit(
     Raises RejectedError for a job that isn't dead_lettered, and whatever a submit raises.
     """
     require_dead_lettered(job)
-    document = strict_json.parse(payloads_of.load(job.input, payloads=submitting.payloads))
+    document = strict_json.parse(payloads_of.load(job.input, payloads=submitter.payloads))
     body = {
         "model": job.model,
         "input": corrected,
@@ -444,6 +432,11 @@ def resubmit(
         "priority": job.lane,
         "metadata": job.metadata,
         "deadline_s": job.deadline_s,
+        "cache": {
+            "mode": job.cache_mode,
+            "no_store": job.no_store,
+            **({} if job.cache_ttl_s is None else {"ttl_s": job.cache_ttl_s}),
+        },
         **({"callback_url": job.callback_urls[0]} if job.callback_urls else {}),
         **{name: value for name, value in told if value is not None},
     }
@@ -451,15 +444,9 @@ def resubmit(
     outcome = submit_job(
         # The callback was checked when the partner gave it, and is at each delivery.
         parse_submit(strict_json.dump(body), local=True),
-        Caller(job.tenant, frozenset({"submit"}), key_id=OPERATOR),
+        Caller(job.tenant, frozenset({"submit", "bypass"}), key_id=OPERATOR),
         Origin(request_id=f"resubmit-{uuid.uuid4()}", correlation_id=job.correlation_id),
-        catalogue=submitting.catalogue,
-        jobs=operator.jobs,
-        cache=submitting.cache,
-        payloads=submitting.payloads,
-        queue=submitting.queue,
-        clock=operator.clock,
-        randomness=submitting.randomness,
+        submitter,
     )
     if isinstance(outcome, Hit):
         discard(operator, job)

@@ -177,7 +177,7 @@ def resubmit(
         operator = target.operator()
         made = dlq.resubmit(
             operator,
-            target.submitting(),
+            target.submitter(),
             _job(target, job_id, tenant),
             corrected=corrected,
             told=told.items(),

@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import secrets
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -12,9 +13,11 @@ import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 from sluiceway.adapters.dynamodb import Table
+from sluiceway.adapters.dynamodb_audit import DynamoDBAudit
 from sluiceway.adapters.dynamodb_cache import DynamoDBCache
 from sluiceway.adapters.dynamodb_jobs import DynamoDBJobs, TableNames
 from sluiceway.adapters.dynamodb_partner_keys import DynamoDBPartnerKeys
+from sluiceway.adapters.dynamodb_state import DynamoDBState
 from sluiceway.adapters.s3_payloads import S3Payloads
 from sluiceway.adapters.sqs_queue import SQSJobQueue
 from sluiceway.bootstrap import SystemClock, packaged_catalogue
@@ -22,10 +25,11 @@ from sluiceway.domain import catalogue as catalogues
 from sluiceway.domain.catalogue import Catalogue
 from sluiceway.domain.job import Job, JobError
 from sluiceway.http import rfc3339
-from sluiceway.ports import Clock, JobStore, PartnerKeys
+from sluiceway.ports import AuditLog, Clock, JobStore, PartnerKeys, ResultCache, StateStore
+from sluiceway.usecases.submit_job import Submitter
 
 from sluiceway_cli.dead_letters import DeadLetters
-from sluiceway_cli.dlq import Operator, Submitting
+from sluiceway_cli.dlq import Operator
 
 LOCAL_FILE = Path(".sluiceway/local.json")
 LOCAL_CATALOGUE = Path(".sluiceway/catalogue.toml")
@@ -99,6 +103,21 @@ class Target:
         return next((job for job in found if job is not None), None)
 
     @cached_property
+    def cache(self) -> ResultCache:
+        """What is cached."""
+        return DynamoDBCache(self._table, self._output("CacheTableName"))
+
+    @cached_property
+    def state(self) -> StateStore:
+        """What holds for all functions."""
+        return DynamoDBState(self._table, self._output("CoordinationTableName"), clock=self.clock)
+
+    @cached_property
+    def audit(self) -> AuditLog:
+        """Who did what."""
+        return DynamoDBAudit(self._table, self._output("JobsTableName"))
+
+    @cached_property
     def jobs(self) -> JobStore:
         """The jobs, for operators."""
         return DynamoDBJobs(self._table, self._names, clock=self.clock)
@@ -110,7 +129,7 @@ class Target:
         letters = DeadLetters(sqs, self._output("DeadLetterQueueUrl"), self._lane_urls)
         return Operator(letters, self.jobs, self._claimed_by, self.clock)
 
-    def submitting(self) -> Submitting:
+    def submitter(self) -> Submitter:
         """What an operator's submit works with."""
         # A send that was decided ends within 3 s, and is tried once (adapters/sqs_queue.py).
         once = Config(
@@ -118,12 +137,16 @@ class Target:
             read_timeout=1.5,
             retries={"mode": "standard", "total_max_attempts": 1},
         )
-        return Submitting(
+        return Submitter(
             catalogue=self.catalogue(),
-            cache=DynamoDBCache(self._table, self._output("CacheTableName")),
+            jobs=self.jobs,
+            cache=self.cache,
             payloads=S3Payloads(lambda: self.client("s3"), self._output("PayloadBucketName")),
+            state=self.state,
             queue=SQSJobQueue(self.client("sqs", once), self._lane_urls),
+            clock=self.clock,
             randomness=secrets.token_bytes,
+            rand=random.random,
         )
 
     def catalogue(self) -> Catalogue:

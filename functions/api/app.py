@@ -8,6 +8,7 @@ from aws_lambda_powertools.event_handler import APIGatewayRestResolver, Response
 from aws_lambda_powertools.utilities.typing import LambdaContext
 from sluiceway import bootstrap
 from sluiceway.bootstrap import ApiDeps
+from sluiceway.domain import strict_json
 from sluiceway.domain.errors import (
     InvalidRequestError,
     MethodNotAllowedError,
@@ -16,14 +17,15 @@ from sluiceway.domain.errors import (
     SluicewayError,
     UnsupportedMediaTypeError,
 )
-from sluiceway.domain.freshness import CacheEntry
+from sluiceway.domain.freshness import CacheEntry, Freshness
 from sluiceway.domain.payload import Payload
-from sluiceway.domain.request import MAX_BODY_BYTES, parse_submit
-from sluiceway.http import Reply, hit_reply, job_reply, problem
+from sluiceway.domain.request import MAX_BODY_BYTES, parse_invalidation, parse_submit
+from sluiceway.http import Reply, hit_reply, invalidated_reply, job_reply, problem
 from sluiceway.telemetry import trace_header
 from sluiceway.usecases.authorize import Caller
 from sluiceway.usecases.cancel_job import cancel_job
 from sluiceway.usecases.get_job import get_job
+from sluiceway.usecases.invalidate_cache import Invalidation, invalidate_cache
 from sluiceway.usecases.submit_job import Hit, Origin, submit_job
 
 _JSON_TYPES = frozenset(
@@ -75,29 +77,39 @@ def post_job() -> Response[str]:
         request,
         caller,
         Origin(app.context["request_id"], correlation_id, trace_header()),
-        catalogue=deps.catalogue,
-        jobs=deps.jobs,
-        cache=deps.cache,
-        payloads=deps.payloads,
-        queue=deps.queue,
-        clock=deps.clock,
-        randomness=deps.randomness,
+        deps.submitter,
     )
     if isinstance(outcome, Hit):
         deps.telemetry.event(
-            "cache_hit",
+            _EVENT_OF_HIT[outcome.freshness],
             model=request.model,
             tenant=caller.tenant,
-            age_s=outcome.entry.age_s(deps.clock.now_ms()),
+            age_s=outcome.entry.age_s(deps.submitter.clock.now_ms()),
         )
-        return _hit(outcome.entry, outcome.result)
+        if outcome.refresh is not None:
+            deps.telemetry.event("refresh_queued", outcome.refresh)
+        return _hit(outcome.entry, outcome.freshness, outcome.result)
     deps.telemetry.about(outcome.job)
     deps.telemetry.event(
         "job_deduplicated" if outcome.deduplicated else "job_submitted", outcome.job
     )
     return _response(
-        job_reply(202, outcome.job, None, base_path=_base_path(), deduplicated=outcome.deduplicated)
+        job_reply(
+            202,
+            outcome.job,
+            None,
+            base_path=_base_path(),
+            now_ms=deps.submitter.clock.now_ms(),
+            deduplicated=outcome.deduplicated,
+        )
     )
+
+
+_EVENT_OF_HIT = {
+    Freshness.FRESH: "cache_hit",
+    Freshness.STALE: "cache_stale",
+    Freshness.EXPIRED: "cache_degraded",
+}
 
 
 @app.route("/jobs/<job_id>", ["GET", "HEAD"])
@@ -110,16 +122,18 @@ def get_one_job(job_id: str) -> Response[str]:
     fetched = get_job(
         job_id,
         caller,
-        catalogue=deps.catalogue,
-        jobs=deps.jobs,
-        cache=deps.cache,
-        payloads=deps.payloads,
-        clock=deps.clock,
+        catalogue=deps.submitter.catalogue,
+        jobs=deps.submitter.jobs,
+        cache=deps.submitter.cache,
+        state=deps.submitter.state,
+        payloads=deps.submitter.payloads,
+        clock=deps.submitter.clock,
     )
     found = fetched.found
     if isinstance(found, CacheEntry):
-        return _hit(found, fetched.result or b"{}")
-    reply = job_reply(200, found, fetched.result, base_path=_base_path())
+        return _hit(found, fetched.freshness, fetched.result or b"{}")
+    now_ms = deps.submitter.clock.now_ms()
+    reply = job_reply(200, found, fetched.result, base_path=_base_path(), now_ms=now_ms)
     return _response(_of_bearable_size(reply, found.result))
 
 
@@ -130,15 +144,36 @@ def post_cancel(job_id: str) -> Response[str]:
     caller = _caller()
     caller.require("cancel")
     _refuse_unknown_parameters()
-    outcome = cancel_job(job_id, caller.tenant, jobs=deps.jobs, clock=deps.clock)
+    clock = deps.submitter.clock
+    outcome = cancel_job(job_id, caller.tenant, jobs=deps.submitter.jobs, clock=clock)
     if not outcome.again:
         deps.telemetry.event("job_cancelled", outcome.job)
-    return _response(job_reply(200, outcome.job, None, base_path=_base_path()))
+    reply = job_reply(200, outcome.job, None, base_path=_base_path(), now_ms=clock.now_ms())
+    return _response(reply)
 
 
-def _hit(entry: CacheEntry, result: bytes) -> Response[str]:
-    now_ms = _deps().clock.now_ms()
-    reply = hit_reply(entry, result, base_path=_base_path(), now_ms=now_ms)
+@app.post("/admin/cache/invalidate")
+def post_invalidate() -> Response[str]:
+    """Makes what is cached for a model or tenant, or under a key, invalid."""
+    deps = _deps()
+    caller = _caller()
+    caller.require("admin")
+    _refuse_unknown_parameters()
+    request = parse_invalidation(strict_json.parse(_body()))
+    if request.model is not None:
+        deps.submitter.catalogue.model(request.model)  # a slip of the pen would do nothing
+    done = invalidate_cache(
+        Invalidation.of(request),
+        actor=f"key:{caller.key_id}",
+        request_id=app.context["request_id"],
+        invalidator=deps.invalidator,
+    )
+    return _response(invalidated_reply(done))
+
+
+def _hit(entry: CacheEntry, freshness: Freshness, result: bytes) -> Response[str]:
+    now_ms = _deps().submitter.clock.now_ms()
+    reply = hit_reply(entry, freshness, result, base_path=_base_path(), now_ms=now_ms)
     return _response(_of_bearable_size(reply, entry.result))
 
 
@@ -146,7 +181,7 @@ def _of_bearable_size(reply: Reply, result: Payload | None) -> Reply:
     """The reply, with an address in the result's place when Lambda couldn't return it."""
     if result is None or result.ref is None or not reply.too_large:
         return reply
-    return reply.with_result_url(_deps().payloads.url(result.ref))
+    return reply.with_result_url(_deps().submitter.payloads.url(result.ref))
 
 
 _METHODS = {
@@ -154,6 +189,7 @@ _METHODS = {
     "/jobs": ("POST",),
     "/jobs/[^/]+": ("GET", "HEAD"),
     "/jobs/[^/]+/cancel": ("POST",),
+    "/admin/cache/invalidate": ("POST",),
 }
 """What each path takes; everything else is refused with these in `Allow`, whatever its name."""
 

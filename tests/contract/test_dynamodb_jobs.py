@@ -228,7 +228,7 @@ def test_release_whose_reply_is_lost_is_done(
 
     store.jobs.release(lease)
 
-    assert good.rows.lease(lease.cache_key) == LeaseRow(processing.job_id, None, 1, 0)
+    assert good.rows.lease(lease.key) == LeaseRow(processing.job_id, None, 1, 0)
 
 
 def test_renewal_whose_reply_is_lost_is_renewed(
@@ -241,7 +241,7 @@ def test_renewal_whose_reply_is_lost_is_renewed(
 
     assert renewed == replace(lease, ends_at_epoch_ms=NOW_MS + 2 * LEASE_MS)
     assert client.writes == 2
-    row = good.rows.lease(lease.cache_key)
+    row = good.rows.lease(lease.key)
     assert row is not None
     assert row.ends_at_epoch_ms == NOW_MS + 2 * LEASE_MS
 
@@ -273,7 +273,7 @@ def test_renewed_lease_row_outlives_its_new_end(
     (ttl,) = [
         row["ttl_epoch_s"]
         for row in DynamoDBRows(dynamodb, tables.names).all(tables.names.coordination)
-        if row["coordination_key"] == f"lease#{lease.cache_key}"
+        if row["coordination_key"] == f"lease#{lease.key}"
     ]
     assert ttl >= ends_ms // 1000 + DAY_S
 

@@ -426,7 +426,7 @@ def test_completion_from_the_cache_needs_no_lease(store: Store) -> None:
     assert store.row(job).attempts == 0
     assert store.rows.claim(job.job_key) is None
     assert store.rows.in_flight("acme") == {0: 1}
-    assert store.rows.lease(lease.cache_key) == held
+    assert store.rows.lease(lease.key) == held
 
 
 def test_completion_from_the_cache_after_the_start_takes_the_attempt_back(store: Store) -> None:
@@ -533,7 +533,7 @@ def test_release_by_the_holder_frees_the_key_and_keeps_the_fence(store: Store) -
 
     store.jobs.release(lease)
 
-    assert store.rows.lease(lease.cache_key) == LeaseRow(processing.job_id, None, 1, 0)
+    assert store.rows.lease(lease.key) == LeaseRow(processing.job_id, None, 1, 0)
     _, second = store.start(store.submit(same_key(2)), "token-2")
     assert second.fence == 2
 
@@ -575,7 +575,7 @@ def test_release_again_or_of_nothing_changes_nothing(store: Store) -> None:
     before = store.rows.picture()
 
     store.jobs.release(lease)
-    store.jobs.release(replace(lease, cache_key=a_job(7).cache_key))
+    store.jobs.release(replace(lease, key=a_job(7).cache_key))
 
     assert store.rows.picture() == before
 

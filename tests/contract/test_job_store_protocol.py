@@ -48,9 +48,7 @@ def test_renew_moves_the_end_and_nothing_else(store: Store) -> None:
     renewed = store.jobs.renew(processing, lease, ends_at_ms=LATER_MS)
 
     assert renewed == replace(lease, ends_at_epoch_ms=LATER_MS)
-    assert store.rows.lease(lease.cache_key) == LeaseRow(
-        processing.job_id, lease.token, 1, LATER_MS
-    )
+    assert store.rows.lease(lease.key) == LeaseRow(processing.job_id, lease.token, 1, LATER_MS)
     assert store.row(processing) == processing
 
 
@@ -74,7 +72,7 @@ def test_renewed_lease_writes_the_finish(store: Store) -> None:
     outcome = store.jobs.apply(processing, completed(processing), lease=renewed)
 
     assert outcome == Applied(completed(processing))
-    assert store.rows.lease(lease.cache_key) == LeaseRow(processing.job_id, None, 1, 0)
+    assert store.rows.lease(lease.key) == LeaseRow(processing.job_id, None, 1, 0)
 
 
 def test_renew_again_with_the_lease_of_before_the_first_time_moves_the_end(store: Store) -> None:
@@ -143,12 +141,12 @@ def test_renew_after_the_release_is_refused_and_leaves_the_key_free(store: Store
     renewed = store.jobs.renew(processing, lease, ends_at_ms=LATER_MS)
 
     assert renewed is None
-    assert store.rows.lease(lease.cache_key) == LeaseRow(processing.job_id, None, 1, 0)
+    assert store.rows.lease(lease.key) == LeaseRow(processing.job_id, None, 1, 0)
 
 
 @pytest.mark.parametrize(
     "stranger",
-    [{"token": "token-9"}, {"fence": 9}, {"cache_key": "c1_other"}],
+    [{"token": "token-9"}, {"fence": 9}, {"key": "c1_other"}],
     ids=["token", "fence", "key"],
 )
 def test_renew_by_a_stranger_is_refused(store: Store, stranger: dict[str, Any]) -> None:
@@ -507,7 +505,7 @@ def test_finish_after_the_cancel_changes_nothing_and_the_lease_can_be_released(
     assert outcome == Moved(cancelled(processing))
     assert store.rows.picture() == before
     store.jobs.release(lease)
-    assert store.rows.lease(lease.cache_key) == LeaseRow(processing.job_id, None, 1, 0)
+    assert store.rows.lease(lease.key) == LeaseRow(processing.job_id, None, 1, 0)
 
 
 def test_mark_before_the_call_is_written_under_the_jobs_own_fence_alone(store: Store) -> None:

@@ -21,11 +21,11 @@ from sluiceway.domain.request import SubmitRequest
 from sluiceway.ports import Applied, CapReached, Claimed, LeaseHeld, Moved, Started, Submitted
 from sluiceway.usecases.authorize import Caller
 from sluiceway.usecases.cancel_job import cancel_job
-from sluiceway.usecases.submit_job import Accepted, Origin, submit_job
+from sluiceway.usecases.submit_job import Accepted, Origin, Submitter, submit_job
 
 from tests.contract.harness import LEASE_MS, make_tables, start, store_on
 from tests.fakes.examples import a_job, an_entry, completed, failed, redriven, retrying
-from tests.fakes.in_memory import NOW_MS, InMemoryPayloads, InMemoryQueue, World
+from tests.fakes.in_memory import NOW_MS, InMemoryPayloads, InMemoryQueue, InMemoryState, World
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -626,13 +626,17 @@ def test_submits_that_race_the_holders_end_are_neither_lost_nor_doubled(
             SubmitRequest(model="demo-chat", input="the same for all"),
             Caller("acme", frozenset({"submit"}), "key_1"),
             Origin("request", "correlation"),
-            catalogue=CATALOGUE,
-            jobs=store.jobs,
-            cache=store.cache,
-            payloads=payloads,
-            queue=queue,
-            clock=store.clock,
-            randomness=secrets.token_bytes,
+            Submitter(
+                catalogue=CATALOGUE,
+                jobs=store.jobs,
+                cache=store.cache,
+                state=InMemoryState(World()),
+                payloads=payloads,
+                queue=queue,
+                clock=store.clock,
+                randomness=secrets.token_bytes,
+                rand=lambda: 0.5,
+            ),
         )
         assert isinstance(outcome, Accepted)
         return outcome

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sluiceway.adapters.dynamodb import from_item, to_item
 from sluiceway.adapters.dynamodb_jobs import _job_of, _values_of
-from sluiceway.domain.freshness import CacheEntry
+from sluiceway.domain.freshness import CacheEntry, Freshness
 from sluiceway.domain.job import Job, JobStatus
 from sluiceway.domain.payload import Payload
 
@@ -61,6 +61,13 @@ def a_full_job() -> Job:
         trace_header="Root=1-5759e988-bd862e3fe1be46a994272793;Sampled=1",
         metadata={"empty": "", "é\U0001f30a": "\uff57ide \x00 \u2028 text"},
         key_id="key_1",
+        cache_mode="refresh",
+        no_store=True,
+        cache_ttl_s=60,
+        not_older_than_epoch_ms=NOW_MS - 5,
+        asked_after_epoch_ms=NOW_MS - 6,
+        refreshes_for="globex",
+        result_stored_at_epoch_ms=NOW_MS - 7,
         redrives=2,
         revision=8,
         lane="batch",
@@ -210,13 +217,19 @@ def test_cache_keeps_every_value_of_an_entry(store: Store, changes: dict[str, ob
 
 def test_cache_still_gives_an_expired_entry_which_then_answers_nothing(store: Store) -> None:
     job = store.submit(a_job())
-    expired = an_entry(job, hard_expires_at_epoch_ms=NOW_MS - 1000, ttl_epoch_s=NOW_MS // 1000 - 1)
+    expired = an_entry(
+        job,
+        kept_until_epoch_ms=NOW_MS - 1000,
+        soft_expires_at_epoch_ms=NOW_MS - 3000,
+        hard_expires_at_epoch_ms=NOW_MS - 2000,
+        ttl_epoch_s=NOW_MS // 1000 - 1,
+    )
     store.jobs.apply(job, completed(job), entry=expired)
 
     entry = store.cache.read(job.cache_key)
 
     assert isinstance(entry, CacheEntry)
-    assert not entry.answers(store.clock.now_ms())
+    assert entry.freshness(store.clock.now_ms()) is Freshness.GONE
 
 
 def test_expired_entry_that_is_still_visible_is_replaced_by_a_new_result(store: Store) -> None:

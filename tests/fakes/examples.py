@@ -43,6 +43,24 @@ def a_job(number: int = 1, **changes: Any) -> Job:
     )
 
 
+def a_refresh(number: int = 1, **changes: Any) -> Job:
+    """The refresh job of the entry that `a_job` of this number left."""
+    like = a_job(number)
+    return a_job(
+        number,
+        **{
+            "tenant": f"refresh#{like.cache_key}",
+            "job_id": f"job_refresh{number:015d}",
+            "job_key": f"refresh:{like.cache_key}",
+            "refreshes_for": "acme",
+            "cache_mode": "refresh",
+            "asked_after_epoch_ms": NOW_MS,
+            "lane": "batch",
+            **changes,
+        },
+    )
+
+
 def an_error(attempt: int = 1, **changes: Any) -> JobError:
     """Why an attempt failed: the vendor was overloaded."""
     return replace(
@@ -71,8 +89,11 @@ def an_entry(job: Job, text: bytes = b"a good answer", **changes: Any) -> CacheE
             input_tokens=10,
             output_tokens=20,
             cost_nanos=330_000,
+            asked_at_epoch_ms=NOW_MS - 1000,
             stored_at_epoch_ms=NOW_MS,
+            soft_expires_at_epoch_ms=NOW_MS + 1_800_000,
             hard_expires_at_epoch_ms=NOW_MS + 3_600_000,
+            kept_until_epoch_ms=NOW_MS + 7_200_000,
             ttl_epoch_s=NOW_MS // 1000 + 7200,
             vendor_request_id="req_vendor_1",
         ),

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING
 
 from sluiceway.domain.errors import StoreBusyError
+from sluiceway.domain.freshness import cool_down_ms
 from sluiceway.domain.job import (
     CLAIM_OUTLIVES_DEADLINE_MS,
     Job,
@@ -24,6 +25,8 @@ from sluiceway.domain.lease import Lease, is_free
 from sluiceway.domain.webhook import MAX_CALLBACKS
 from sluiceway.ports import (
     Applied,
+    AuditRecord,
+    BudgetSpent,
     CapReached,
     Claimed,
     DueJob,
@@ -31,6 +34,7 @@ from sluiceway.ports import (
     LeaseHeld,
     Moved,
     PartnerKey,
+    ServiceState,
     Started,
     Submitted,
     VendorAnswer,
@@ -109,6 +113,13 @@ class World:
     """By tenant and counter shard."""
     entries: dict[str, CacheEntry] = field(default_factory=dict)
     """By cache key."""
+    tombstones: dict[str, int] = field(default_factory=dict)
+    """By cache key: when it was invalidated."""
+    bypasses: Counter[tuple[str, int]] = field(default_factory=Counter)
+    """By tenant and day since 1970."""
+    epochs: dict[str, int] = field(default_factory=dict)
+    degraded_since_epoch_ms: int | None = None
+    audit: list[AuditRecord] = field(default_factory=list)
     payloads: dict[str, bytes] = field(default_factory=dict)
     keys: dict[str, PartnerKey] = field(default_factory=dict)
     """By hash."""
@@ -142,8 +153,13 @@ class InMemoryJobs:
             return self._world.jobs.get((tenant, job_id))
 
     def submit(
-        self, job: Job, *, shard_caps: Sequence[int], replacing: str | None = None
-    ) -> Submitted | Claimed | CapReached:
+        self,
+        job: Job,
+        *,
+        shard_caps: Sequence[int],
+        replacing: str | None = None,
+        bypasses_per_day: int = 0,
+    ) -> Submitted | Claimed | CapReached | BudgetSpent:
         world, now_ms = self._world, self._clock.now_ms()
         with world.lock:
             own = self.get(job.tenant, job.job_id)
@@ -156,14 +172,41 @@ class InMemoryJobs:
                 raise StoreBusyError("The tables are busy.", retry_after_s=1)
             shards = len(shard_caps)
             first = int(self._rand() * shards)
+            day = job.tenant, job.created_at_epoch_ms // 86_400_000
             for shard in ((first + step) % shards for step in range(shards)):
                 if world.in_flight[job.tenant, shard] < shard_caps[shard]:
+                    if bypasses_per_day:
+                        if world.bypasses[day] >= bypasses_per_day:
+                            return BudgetSpent()
+                        world.bypasses[day] += 1
                     written = replace(job, counter_shard=shard)
                     world.in_flight[job.tenant, shard] += 1
                     world.jobs[job.tenant, job.job_id] = written
                     self._claim(written)
                     return Submitted(written)
             return CapReached()
+
+    def queue_refresh(self, job: Job, entry: CacheEntry) -> bool:
+        world, now_ms = self._world, self._clock.now_ms()
+        with world.lock:
+            if self.get(job.tenant, job.job_id) is not None:
+                return True
+            claim = world.claims.get(job.job_key)
+            current = world.entries.get(entry.cache_key)
+            if claim and claim.ends_at_epoch_ms >= now_ms:
+                return False
+            if current is None or current.stored_at_epoch_ms != entry.stored_at_epoch_ms:
+                return False
+            if not current.may_be_refreshed(job.created_at_epoch_ms):
+                return False
+            world.jobs[job.tenant, job.job_id] = job
+            self._claim(job)
+            world.entries[entry.cache_key] = replace(
+                current,
+                refresh_until_epoch_ms=job.deadline_epoch_ms,
+                refresh_job_id=job.job_id,
+            )
+            return True
 
     def start(
         self,
@@ -176,10 +219,10 @@ class InMemoryJobs:
     ) -> Started | LeaseHeld | Moved:
         world = self._world
         with world.lock:
-            row = world.leases.get(job.cache_key)
+            row = world.leases.get(job.lease_key)
             ends_ms = now_ms + lease_ms
             if row and row.token == token:
-                return Started(started(row.fence), Lease(job.cache_key, token, row.fence, ends_ms))
+                return Started(started(row.fence), Lease(job.lease_key, token, row.fence, ends_ms))
             if row and not row.free_at(now_ms):
                 return LeaseHeld(by_this_job=row.job_id == job.job_id)
             current = self.get(job.tenant, job.job_id)
@@ -188,8 +231,8 @@ class InMemoryJobs:
             fence = max(row.fence if row else 0, job.fence) + 1
             new = started(fence)
             self._write(current, job, new)
-            world.leases[job.cache_key] = LeaseRow(job.job_id, token, fence, ends_ms)
-            return Started(new, Lease(job.cache_key, token, fence, ends_ms))
+            world.leases[job.lease_key] = LeaseRow(job.job_id, token, fence, ends_ms)
+            return Started(new, Lease(job.lease_key, token, fence, ends_ms))
 
     def apply(
         self,
@@ -208,7 +251,7 @@ class InMemoryJobs:
                 return Moved(None)
             if current.version != old.version or not (lease is None or self._holds(lease)):
                 return self._explain(current, new)
-            row = None if lease else world.leases.get(old.cache_key)
+            row = None if lease else world.leases.get(old.lease_key)
             if unless_held_at_ms is not None and row and not row.free_at(unless_held_at_ms):
                 return LeaseHeld(by_this_job=row.job_id == old.job_id)
             ends = old.open and not new.open
@@ -222,11 +265,14 @@ class InMemoryJobs:
                     due_shard=due_shard(new.job_id),
                 )
             elif ends:
-                self._settle(old)
+                self._settle(new)
             self._write(current, old, new)
             if lease is not None:
                 self.release(lease)
-            if entry is not None:
+            if entry is not None and (
+                world.tombstones.get(entry.cache_key, -1) < old.created_at_epoch_ms
+            ):
+                world.tombstones.pop(entry.cache_key, None)
                 world.entries[entry.cache_key] = entry
             return Applied(new)
 
@@ -238,8 +284,8 @@ class InMemoryJobs:
             )
             if not processing or not self._holds(lease):
                 return None
-            row = self._world.leases[lease.cache_key]
-            self._world.leases[lease.cache_key] = replace(row, ends_at_epoch_ms=ends_at_ms)
+            row = self._world.leases[lease.key]
+            self._world.leases[lease.key] = replace(row, ends_at_epoch_ms=ends_at_ms)
             return replace(lease, ends_at_epoch_ms=ends_at_ms)
 
     def redrive(self, old: Job, new: Job) -> Applied | Moved:
@@ -269,8 +315,8 @@ class InMemoryJobs:
     def release(self, lease: Lease) -> None:
         with self._world.lock:
             if self._holds(lease):
-                row = self._world.leases[lease.cache_key]
-                self._world.leases[lease.cache_key] = replace(row, token=None, ends_at_epoch_ms=0)
+                row = self._world.leases[lease.key]
+                self._world.leases[lease.key] = replace(row, token=None, ends_at_epoch_ms=0)
 
     def raise_lane(self, job: Job) -> bool:
         with self._world.lock:
@@ -304,7 +350,7 @@ class InMemoryJobs:
         return Applied(current) if ours and current.version == new.version else Moved(current)
 
     def _holds(self, lease: Lease) -> bool:
-        row = self._world.leases.get(lease.cache_key)
+        row = self._world.leases.get(lease.key)
         return row is not None and (row.token, row.fence) == (lease.token, lease.fence)
 
     def _claim(self, job: Job) -> None:
@@ -316,7 +362,19 @@ class InMemoryJobs:
         claim = self._world.claims.get(job.job_key)
         if claim and claim.job_id == job.job_id:
             del self._world.claims[job.job_key]
-        self._world.in_flight[job.tenant, job.counter_shard] -= 1
+        if not job.refresh:
+            self._world.in_flight[job.tenant, job.counter_shard] -= 1
+            return
+        entry = self._world.entries.get(job.cache_key)
+        if job.status is JobStatus.FAILED and entry and entry.refresh_job_id == job.job_id:
+            failures = entry.refresh_failures + 1
+            self._world.entries[job.cache_key] = replace(
+                entry,
+                refresh_until_epoch_ms=None,
+                refresh_after_epoch_ms=(job.failed_at_epoch_ms or 0) + cool_down_ms(failures),
+                refresh_failures=failures,
+                refresh_error=job.error.code if job.error else "",
+            )
 
     def _write(self, current: Job, old: Job, new: Job) -> None:
         """The difference only: a lane that was raised in between stays raised."""
@@ -387,6 +445,50 @@ class InMemoryCache:
         with self._world.lock:
             self.reads += 1
             return self._world.entries.get(cache_key)
+
+    def invalidate(self, cache_key: str, *, now_ms: int) -> bool:
+        with self._world.lock:
+            self._world.tombstones[cache_key] = now_ms
+            return self._world.entries.pop(cache_key, None) is not None
+
+
+class InMemoryState:
+    """The state of a World (port StateStore). Its copy is never old."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def read(self) -> ServiceState:
+        with self._world.lock:
+            return ServiceState(dict(self._world.epochs), self._world.degraded_since_epoch_ms)
+
+    def invalidate(self, subject: str, *, now_ms: int) -> int:
+        with self._world.lock:
+            epoch = max(now_ms, self._world.epochs.get(subject, 0) + 1)
+            self._world.epochs[subject] = epoch
+            return epoch
+
+    def set_degraded(self, since_ms: int | None) -> None:
+        with self._world.lock:
+            if since_ms is None or self._world.degraded_since_epoch_ms is None:
+                self._world.degraded_since_epoch_ms = since_ms
+
+
+class InMemoryAudit:
+    """The audit records of a World (port AuditLog)."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def add(self, record: AuditRecord) -> None:
+        with self._world.lock:
+            if record not in self._world.audit:
+                self._world.audit.append(record)
+
+    def list(self, *, since_ms: int, until_ms: int, limit: int) -> list[AuditRecord]:
+        with self._world.lock:
+            found = [one for one in self._world.audit if since_ms <= one.at_epoch_ms <= until_ms]
+        return sorted(found, key=lambda one: one.at_epoch_ms, reverse=True)[:limit]
 
 
 class InMemoryPayloads:

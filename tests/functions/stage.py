@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sluiceway.bootstrap import ApiDeps, AuthorizeDeps, RunDeps, SweepDeps
+from sluiceway.usecases.invalidate_cache import Invalidator
 from sluiceway.usecases.run_job import Worker
+from sluiceway.usecases.submit_job import Submitter
 from sluiceway.usecases.sweep_jobs import Sweeper
 
 from functions.api import app as api
@@ -21,12 +23,14 @@ from functions.sweep_jobs import app as sweep_jobs
 from tests.fakes.in_memory import (
     FakeClock,
     FakeVendors,
+    InMemoryAudit,
     InMemoryCache,
     InMemoryDueJobs,
     InMemoryJobs,
     InMemoryPartnerKeys,
     InMemoryPayloads,
     InMemoryQueue,
+    InMemoryState,
     World,
 )
 from tests.unit.logs import a_context, fresh_telemetry
@@ -74,6 +78,9 @@ class Stage:
     def __post_init__(self) -> None:
         self.jobs: JobStore = InMemoryJobs(self.world, clock=self.clock)
         self.cache: ResultCache = InMemoryCache(self.world)
+        self.state = InMemoryState(self.world)
+        self.audit = InMemoryAudit(self.world)
+        self.rand = 0.5
         self.payloads: PayloadStore = InMemoryPayloads(self.world)
         self.keys = InMemoryPartnerKeys(self.world)
         self.telemetry = fresh_telemetry(level="INFO")
@@ -102,14 +109,25 @@ class Stage:
     def answer(self, event: dict[str, Any]) -> Answer:
         """Asks the API with this event."""
         deps = ApiDeps(
-            catalogue=CATALOGUE,
-            jobs=self.jobs,
-            cache=self.cache,
-            payloads=self.payloads,
-            queue=self.queue,
-            clock=self.clock,
+            submitter=Submitter(
+                catalogue=CATALOGUE,
+                jobs=self.jobs,
+                cache=self.cache,
+                state=self.state,
+                payloads=self.payloads,
+                queue=self.queue,
+                clock=self.clock,
+                randomness=lambda size: next(self._serial).to_bytes(size, "big"),
+                rand=lambda: self.rand,
+            ),
+            invalidator=Invalidator(
+                cache=self.cache,
+                state=self.state,
+                audit=self.audit,
+                clock=self.clock,
+                telemetry=self.telemetry,
+            ),
             telemetry=self.telemetry,
-            randomness=lambda size: next(self._serial).to_bytes(size, "big"),
         )
         raw = api.handle(event, a_context(), deps)
         json.dumps(raw)  # Lambda does

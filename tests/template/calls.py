@@ -25,9 +25,11 @@ from sluiceway.domain import job as transitions
 from sluiceway.domain.catalogue import Model, Vendor
 from sluiceway.domain.errors import StoreBusyError, VendorError, WebhookError
 from sluiceway.domain.webhook import deliveries, target_of
-from sluiceway.ports import LeaseHeld, Started, Submitted, VendorCall
+from sluiceway.ports import AuditRecord, LeaseHeld, Started, Submitted, VendorCall
 from sluiceway.usecases.deliver_webhook import Courier
+from sluiceway.usecases.invalidate_cache import Invalidator
 from sluiceway.usecases.run_job import Worker
+from sluiceway.usecases.submit_job import Submitter
 from sluiceway.usecases.sweep_jobs import Sweeper
 
 from tests.fakes import examples
@@ -49,17 +51,21 @@ Names = frozenset[str]
 
 PORTS = frozenset(
     {"bus", "cache", "due_jobs", "jobs", "keys", "payloads", "queue", "vendors", "webhooks"}
-    | {"webhook_client", "webhook_secrets"}
+    | {"audit", "state", "webhook_client", "webhook_secrets"}
 )
 """The names under which the use cases know the ports that reach AWS."""
 
 DEPS: dict[str, tuple[Any, tuple[type, ...]]] = {
     "AuthorizeFunction": (bootstrap.authorize_deps, (bootstrap.AuthorizeDeps,)),
-    "ApiFunction": (bootstrap.api_deps, (bootstrap.ApiDeps,)),
+    "ApiFunction": (bootstrap.api_deps, (bootstrap.ApiDeps, Submitter, Invalidator)),
     "RunJobFunction": (bootstrap.run_deps, (bootstrap.RunDeps, Worker)),
     "SweepJobsFunction": (bootstrap.sweep_deps, (bootstrap.SweepDeps, Sweeper)),
     "PublishEventsFunction": (bootstrap.publish_deps, (bootstrap.PublishDeps,)),
     "DeliverWebhookFunction": (bootstrap.deliver_deps, (bootstrap.DeliverDeps, Courier)),
+    "InvalidateCacheFunction": (
+        bootstrap.invalidate_deps,
+        (bootstrap.InvalidateDeps, Invalidator),
+    ),
 }
 """Of each function: its builder, and the classes whose fields are the ports it has."""
 
@@ -275,39 +281,17 @@ def _make_resources(session: boto3.Session) -> dict[str, str]:
 
 
 def _run_all_verbs(recorder: _Recorder, session: boto3.Session) -> None:
-    api, run, authorize, sweep, publish, deliver = (
+    api, run, authorize, sweep, publish, deliver, invalidate = (
         DEPS[f"{function}Function"][0].__wrapped__()
         for function in (
             *("Api", "RunJob", "Authorize", "SweepJobs"),
-            *("PublishEvents", "DeliverWebhook"),
+            *("PublishEvents", "DeliverWebhook", "InvalidateCache"),
         )
     )
     for service in ("dynamodb", "sqs", "s3", "secretsmanager", "events"):
         recorder.calls.known |= set(session.client(service).meta.method_to_api_mapping)
 
-    jobs = recorder.port("jobs", api.jobs)
-    first = _submit(jobs, examples.a_job(1, lane="batch"))
-    jobs.submit(examples.a_job(2), shard_caps=[1])  # a full shard
-    jobs.submit(examples.a_job(1, job_id="job_duplicate"), shard_caps=[9])  # a claim
-    jobs.submit(examples.a_job(1, job_id="job_again"), shard_caps=[9], replacing="job_ended")
-    wanted_no_more = _submit(jobs, examples.a_job(9))
-    jobs.apply(wanted_no_more, transitions.cancelled(wanted_no_more, now_ms=NOW_MS))
-    with _busy(api.jobs):
-        jobs.submit(examples.a_job(1, job_id="job_conflict"), shard_caps=[9])
-    jobs.get(first.tenant, first.job_id)
-    jobs.raise_lane(first)
-    jobs.add_callback(first, "https://hooks.example/")
-    jobs.drop_callback(first.tenant, first.job_id, "https://hooks.example/")
-    recorder.port("cache", api.cache).read(first.cache_key)
-    queue = recorder.port("queue", api.queue)
-    queue.send(first)
-    queue.send(replace(first, lane="interactive"))
-    for lane in ("interactive", "batch"):
-        queue.send(replace(first, lane=lane), delay_s=5)
-    payloads = recorder.port("payloads", api.payloads)
-    payloads.put("inputs/big", b"a big input")
-    payloads.get("inputs/big")
-    payloads.url("inputs/big")
+    first = _run_verbs_of_the_api(recorder, api.submitter)
 
     jobs = recorder.port("jobs", run.worker.jobs)
     started = _start(jobs, first)
@@ -333,7 +317,9 @@ def _run_all_verbs(recorder: _Recorder, session: boto3.Session) -> None:
         recorder.port("vendors", run.worker.vendors).call(_call())
     run.worker.vendors.close()
 
+    _run_verbs_of_refreshes(recorder, run)
     _run_sweepers_verbs(recorder, sweep)
+    _run_invalidators_verbs(recorder, invalidate)
     _run_verbs_of_events(recorder, publish, deliver)
 
     keys = recorder.port("keys", authorize.keys)
@@ -342,6 +328,53 @@ def _run_all_verbs(recorder: _Recorder, session: boto3.Session) -> None:
     keys.find(examples.a_partner_key().key_hash)
     keys.revoke(examples.a_partner_key().key_id, now_s=NOW_MS // 1000)
     _keep(recorder.calls, session)
+
+
+def _run_verbs_of_the_api(recorder: _Recorder, submitter: Any) -> Any:
+    """Gives the first job, queued."""
+    jobs = recorder.port("jobs", submitter.jobs)
+    first = _submit(jobs, examples.a_job(1, lane="batch"))
+    jobs.submit(examples.a_job(2), shard_caps=[1])  # a full shard
+    jobs.submit(examples.a_job(1, job_id="job_duplicate"), shard_caps=[9])  # a claim
+    jobs.submit(examples.a_job(1, job_id="job_again"), shard_caps=[9], replacing="job_ended")
+    wanted_no_more = _submit(jobs, examples.a_job(9))
+    jobs.apply(wanted_no_more, transitions.cancelled(wanted_no_more, now_ms=NOW_MS))
+    with _busy(submitter.jobs):
+        jobs.submit(examples.a_job(1, job_id="job_conflict"), shard_caps=[9])
+    jobs.get(first.tenant, first.job_id)
+    jobs.raise_lane(first)
+    jobs.add_callback(first, "https://hooks.example/")
+    jobs.drop_callback(first.tenant, first.job_id, "https://hooks.example/")
+    recorder.port("cache", submitter.cache).read(first.cache_key)
+    recorder.port("state", submitter.state).read()
+    forced = examples.a_job(11, cache_mode="refresh")
+    jobs.submit(forced, shard_caps=[9], bypasses_per_day=9)
+    jobs.queue_refresh(examples.a_refresh(12), examples.an_entry(examples.a_job(12)))
+    queue = recorder.port("queue", submitter.queue)
+    queue.send(first)
+    queue.send(replace(first, lane="interactive"))
+    for lane in ("interactive", "batch"):
+        queue.send(replace(first, lane=lane), delay_s=5)
+    payloads = recorder.port("payloads", submitter.payloads)
+    payloads.put("inputs/big", b"a big input")
+    payloads.get("inputs/big")
+    payloads.url("inputs/big")
+    return first
+
+
+def _run_verbs_of_refreshes(recorder: _Recorder, run: Any) -> None:
+    """The end of a refresh job lets its entry cool down."""
+    jobs = recorder.port("jobs", run.worker.jobs)
+    refresh = examples.a_refresh(13)
+    run.worker.jobs.queue_refresh(refresh, examples.an_entry(examples.a_job(13)))
+    jobs.apply(refresh, examples.failed(refresh), unless_held_at_ms=NOW_MS)
+
+
+def _run_invalidators_verbs(recorder: _Recorder, deps: Any) -> None:
+    invalidator = deps.invalidator
+    recorder.port("cache", invalidator.cache).invalidate("c1_key", now_ms=NOW_MS)
+    recorder.port("state", invalidator.state).invalidate("model:demo-chat", now_ms=NOW_MS)
+    recorder.port("audit", invalidator.audit).add(AuditRecord(NOW_MS, "user:me", "act", "it"))
 
 
 def _run_sweepers_verbs(recorder: _Recorder, deps: Any) -> None:

@@ -80,6 +80,10 @@ def of_the_platform(function: str) -> set[Right]:
             rights.add((resource_name(failures), "sqs:SendMessage"))
         else:
             rights |= {(source, action) for action in MAPPING}
+    for invocation in stack.of_type("AWS::Lambda::EventInvokeConfig").values():
+        if invocation["FunctionName"] == {"Ref": function}:
+            failures = invocation["DestinationConfig"]["OnFailure"]["Destination"]
+            rights.add((resource_name(failures), "sqs:SendMessage"))
     return rights
 
 

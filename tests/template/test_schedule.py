@@ -80,6 +80,7 @@ def test_sweeper_sees_the_lanes_and_the_stores_and_no_results() -> None:
 
     assert {name: value["Ref"] for name, value in variables.items() if isinstance(value, dict)} == {
         "JOBS_TABLE": "JobsTable",
+        "CACHE_TABLE": "CacheTable",
         "COORDINATION_TABLE": "CoordinationTable",
         "INTERACTIVE_QUEUE_URL": "InteractiveQueue",
         "BATCH_QUEUE_URL": "BatchQueue",

@@ -182,7 +182,8 @@ def test_every_other_queue_takes_what_somebody_gave_up_on() -> None:
         if "RedrivePolicy" in of
     } | {
         of["DestinationConfig"]["OnFailure"]["Destination"]["Fn::GetAtt"][0]
-        for of in render().of_type("AWS::Lambda::EventSourceMapping").values()
+        for kind in ("EventSourceMapping", "EventInvokeConfig")
+        for of in render().of_type(f"AWS::Lambda::{kind}").values()
         if "DestinationConfig" in of
     }
 
@@ -199,14 +200,16 @@ def test_dead_letters_outlive_their_lane(lane: str) -> None:
     assert kept_s == 14 * 24 * 3600 > stack.properties(lane)["MessageRetentionPeriod"]
 
 
-def test_functions_have_no_dead_letter_queue_of_their_own() -> None:
+def test_only_the_function_that_a_rule_invokes_has_a_failure_queue_of_its_own() -> None:
     # For a function that a queue feeds, only the queue's redrive policy counts.
     stack = render()
 
     functions = stack.of_type("AWS::Lambda::Function")
 
     assert not any("DeadLetterConfig" in of for of in functions.values())
-    assert not stack.of_type("AWS::Lambda::EventInvokeConfig")
+    assert {
+        of["FunctionName"]["Ref"] for of in stack.of_type("AWS::Lambda::EventInvokeConfig").values()
+    } == {"InvalidateCacheFunction"}
 
 
 @pytest.mark.parametrize(

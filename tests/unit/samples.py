@@ -110,8 +110,11 @@ def an_entry(**members: Any) -> CacheEntry:
         input_tokens=10,
         output_tokens=20,
         cost_nanos=330_000,
+        asked_at_epoch_ms=NOW_MS - 1000,
         stored_at_epoch_ms=NOW_MS,
+        soft_expires_at_epoch_ms=NOW_MS + DAY_MS // 2,
         hard_expires_at_epoch_ms=NOW_MS + DAY_MS,
+        kept_until_epoch_ms=NOW_MS + 2 * DAY_MS,
         ttl_epoch_s=(NOW_MS + 2 * DAY_MS) // 1000,
         vendor_request_id="req_vendor_0",
     )

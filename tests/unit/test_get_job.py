@@ -19,6 +19,7 @@ from tests.fakes.in_memory import (
     InMemoryCache,
     InMemoryJobs,
     InMemoryPayloads,
+    InMemoryState,
     World,
 )
 from tests.unit.samples import CACHE_KEY, CATALOGUE, JOB_ID, a_job, an_entry, packed
@@ -62,6 +63,7 @@ class Gateway:
             catalogue=CATALOGUE,
             jobs=ReadsAsDynamoDBDoes(self.world, clock=self.clock),
             cache=CachesAsDynamoDBDoes(self.world),
+            state=InMemoryState(self.world),
             payloads=InMemoryPayloads(self.world),
             clock=self.clock,
         )

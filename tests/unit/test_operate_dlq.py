@@ -29,6 +29,7 @@ from sluiceway.domain.job import Job, JobStatus
 from sluiceway.domain.payload import Payload, compress
 from sluiceway.usecases import payloads as payloads_of
 from sluiceway.usecases.run_job import Acknowledge, Delivery, Worker, run_job
+from sluiceway.usecases.submit_job import Submitter
 from sluiceway_cli import dlq
 from sluiceway_cli.dead_letters import SENT_BY_HAND, DeadLetters, Look
 from sluiceway_cli.main import cli
@@ -42,6 +43,7 @@ from tests.fakes.in_memory import (
     InMemoryCache,
     InMemoryJobs,
     InMemoryPayloads,
+    InMemoryState,
     RecordingTelemetry,
     World,
 )
@@ -134,12 +136,16 @@ class Desk:
         self.operator = dlq.Operator(
             self.letters, self.jobs, self._claimed_by, self.clock, pause=self._pause
         )
-        self.submitting = dlq.Submitting(
+        self.submitter = Submitter(
             catalogue=CATALOGUE,
+            jobs=self.jobs,
             cache=InMemoryCache(self.world),
+            state=InMemoryState(self.world),
             payloads=InMemoryPayloads(self.world),
             queue=SQSJobQueue(self.queues, self.urls),  # type: ignore[arg-type]
+            clock=self.clock,
             randomness=bytes,
+            rand=lambda: 0.5,
         )
 
     def _pause(self, seconds: float) -> None:
@@ -193,8 +199,8 @@ class Desk:
         worker = Worker(
             catalogue=CATALOGUE,
             jobs=self.jobs,
-            cache=self.submitting.cache,
-            payloads=self.submitting.payloads,
+            cache=self.submitter.cache,
+            payloads=self.submitter.payloads,
             vendors=vendors or FakeVendors(),
             clock=self.clock,
             telemetry=RecordingTelemetry(),
@@ -939,10 +945,10 @@ def with_work(job: Job) -> Job:
 def test_resubmit_makes_a_corrected_job_and_discards_the_old(desk: Desk) -> None:
     old = desk.put(with_work(dead()))
 
-    made = dlq.resubmit(desk.operator, desk.submitting, old, corrected="right")
+    made = dlq.resubmit(desk.operator, desk.submitter, old, corrected="right")
 
     new = desk.world.jobs["acme", made.job_id]
-    work = payloads_of.load(new.input, payloads=desk.submitting.payloads)
+    work = payloads_of.load(new.input, payloads=desk.submitter.payloads)
     assert json.loads(work) == {"input": "right", "options": {"top_p": 0.5}}
     assert (new.model, new.lane, new.metadata) == (old.model, "batch", {"a": "b"})
     assert (new.deadline_s, new.correlation_id) == (old.deadline_s, old.correlation_id)
@@ -958,30 +964,30 @@ def test_resubmit_tells_the_same_callbacks(desk: Desk) -> None:
     urls = ("https://a.example/hook", "https://b.example/hook")
     old = desk.put(with_work(dead(callback_urls=urls)))
 
-    made = dlq.resubmit(desk.operator, desk.submitting, old, corrected="right")
+    made = dlq.resubmit(desk.operator, desk.submitter, old, corrected="right")
 
     assert desk.world.jobs["acme", made.job_id].callback_urls == urls
 
 
 def test_resubmit_of_work_that_is_cached_is_answered_by_the_cache(desk: Desk) -> None:
     old = desk.put(with_work(dead()))
-    first = dlq.resubmit(desk.operator, desk.submitting, old, corrected="right")
+    first = dlq.resubmit(desk.operator, desk.submitter, old, corrected="right")
     cache_key = desk.world.jobs["acme", first.job_id].cache_key
     entry = an_entry(a_job(cache_key=cache_key), compress(b"{}"))
     desk.world.entries[cache_key] = entry
     other = desk.put(with_work(dead(2)))
 
-    made = dlq.resubmit(desk.operator, desk.submitting, other, corrected="right")
+    made = dlq.resubmit(desk.operator, desk.submitter, other, corrected="right")
 
     assert (made.job_id, made.status) == (f"hit_{cache_key}", "completed")
     assert desk.row(other).discarded
 
 
 def test_resubmit_takes_the_members_that_a_row_does_not_keep(desk: Desk) -> None:
-    plain = dlq.resubmit(desk.operator, desk.submitting, desk.put(dead(1)), corrected="right")
+    plain = dlq.resubmit(desk.operator, desk.submitter, desk.put(dead(1)), corrected="right")
     german = dlq.resubmit(
         desk.operator,
-        replace(desk.submitting, randomness=lambda count: b"1" * count),
+        replace(desk.submitter, randomness=lambda count: b"1" * count),
         desk.put(dead(2)),
         corrected="right",
         told=[("locale", "de-DE"), ("safety_profile", None)],
@@ -996,7 +1002,7 @@ def test_resubmit_refuses_a_job_that_is_not_dead_lettered(desk: Desk, job: Job) 
     desk.put(job)
 
     with pytest.raises(RejectedError):
-        dlq.resubmit(desk.operator, desk.submitting, job, corrected="right")
+        dlq.resubmit(desk.operator, desk.submitter, job, corrected="right")
 
     assert list(desk.world.jobs.values()) == [job]
 
@@ -1005,8 +1011,8 @@ def test_resubmit_keeps_the_old_job_when_the_new_one_is_refused(desk: Desk) -> N
     job = desk.put(dead())
 
     with pytest.raises(ValidationFailedError):
-        dlq.resubmit(desk.operator, desk.submitting, job, corrected=7)
-    nothing = replace(desk.submitting, catalogue=catalogue.parse(""))
+        dlq.resubmit(desk.operator, desk.submitter, job, corrected=7)
+    nothing = replace(desk.submitter, catalogue=catalogue.parse(""))
     with pytest.raises(ModelNotFoundError):
         dlq.resubmit(desk.operator, nothing, job, corrected="right")
 
@@ -1025,8 +1031,8 @@ def command(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result
         def operator(self) -> dlq.Operator:
             return desk.operator
 
-        def submitting(self) -> dlq.Submitting:
-            return desk.submitting
+        def submitter(self) -> Submitter:
+            return desk.submitter
 
         def find_job(self, job_id: str, tenant: str | None) -> Job | None:
             return desk.jobs.get(tenant or "acme", job_id)

@@ -17,7 +17,7 @@ from sluiceway.domain.payload import Payload
 from sluiceway.domain.request import SubmitRequest
 from sluiceway.usecases import payloads as payloads_of
 from sluiceway.usecases.authorize import Caller
-from sluiceway.usecases.submit_job import Accepted, Hit, Origin, submit_job
+from sluiceway.usecases.submit_job import Accepted, Hit, Origin, Submitter, submit_job
 
 from tests.fakes.in_memory import (
     NOW_MS,
@@ -27,6 +27,7 @@ from tests.fakes.in_memory import (
     InMemoryJobs,
     InMemoryPayloads,
     InMemoryQueue,
+    InMemoryState,
     World,
 )
 from tests.unit.samples import CATALOGUE, DAY_MS, an_entry, packed, written
@@ -59,13 +60,17 @@ class Gateway:
             SubmitRequest.model_validate(body),
             Caller(tenant, frozenset({"submit"}), "key_1"),
             Origin("req-1", "corr-1", "Root=1-5759e988"),
-            catalogue=self.catalogue,
-            jobs=self.jobs,
-            cache=self.cache,
-            payloads=self.payloads,
-            queue=self.queue,
-            clock=self.clock,
-            randomness=lambda size: next(self._serial).to_bytes(size, "big"),
+            Submitter(
+                catalogue=self.catalogue,
+                jobs=self.jobs,
+                cache=self.cache,
+                state=InMemoryState(self.world),
+                payloads=self.payloads,
+                queue=self.queue,
+                clock=self.clock,
+                randomness=lambda size: next(self._serial).to_bytes(size, "big"),
+                rand=lambda: 0.5,
+            ),
         )
 
     def accept(self, tenant: str = "acme", **members: Any) -> Job:

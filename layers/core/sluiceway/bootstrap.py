@@ -33,7 +33,9 @@ if TYPE_CHECKING:
         WebhookQueue,
     )
     from sluiceway.usecases.deliver_webhook import Courier
+    from sluiceway.usecases.invalidate_cache import Invalidator
     from sluiceway.usecases.run_job import Worker
+    from sluiceway.usecases.submit_job import Submitter
     from sluiceway.usecases.sweep_jobs import Sweeper
 
 # botocore's own defaults change between versions, so what the protocol relies on is said here.
@@ -108,14 +110,9 @@ class AuthorizeDeps:
 class ApiDeps:
     """What the API works with."""
 
-    catalogue: "Catalogue"
-    jobs: "JobStore"
-    cache: "ResultCache"
-    payloads: "PayloadStore"
-    queue: "JobQueue"
-    clock: "Clock"
+    submitter: "Submitter"
+    invalidator: "Invalidator"
     telemetry: PowertoolsTelemetry
-    randomness: Callable[[int], bytes]
     local: bool = False
     """Callbacks may go anywhere."""
 
@@ -150,6 +147,14 @@ class PublishDeps:
 
 
 @dataclass(frozen=True, slots=True)
+class InvalidateDeps:
+    """What the invalidator works with."""
+
+    invalidator: "Invalidator"
+    telemetry: PowertoolsTelemetry
+
+
+@dataclass(frozen=True, slots=True)
 class DeliverDeps:
     """What the deliverer works with."""
 
@@ -174,19 +179,37 @@ def authorize_deps() -> AuthorizeDeps:
 @cache
 def api_deps() -> ApiDeps:
     """For functions/api."""
+    from sluiceway.adapters.dynamodb_audit import DynamoDBAudit  # noqa: PLC0415
+    from sluiceway.adapters.dynamodb_state import DynamoDBState  # noqa: PLC0415
+    from sluiceway.usecases.invalidate_cache import Invalidator  # noqa: PLC0415
+    from sluiceway.usecases.submit_job import Submitter  # noqa: PLC0415
+
     settings = Settings.from_environment(*_STORES, *_LANES, "target")
     telemetry = PowertoolsTelemetry()
     catalogue = _catalogue(telemetry)
-    jobs, results, payloads = _stores(settings)
+    table, clock = _table(), SystemClock()
+    jobs, results, payloads = _stores(settings, table)
+    state = DynamoDBState(table, settings.coordination_table, clock=clock)
     return ApiDeps(
-        catalogue=catalogue,
-        jobs=jobs,
-        cache=results,
-        payloads=payloads,
-        queue=_queue(settings, telemetry),
-        clock=SystemClock(),
+        submitter=Submitter(
+            catalogue=catalogue,
+            jobs=jobs,
+            cache=results,
+            state=state,
+            payloads=payloads,
+            queue=_queue(settings, telemetry),
+            clock=clock,
+            randomness=secrets.token_bytes,
+            rand=random.random,
+        ),
+        invalidator=Invalidator(
+            cache=results,
+            state=state,
+            audit=DynamoDBAudit(table, settings.jobs_table),
+            clock=clock,
+            telemetry=telemetry,
+        ),
         telemetry=telemetry,
-        randomness=secrets.token_bytes,
         local=settings.local,
     )
 
@@ -201,7 +224,7 @@ def run_deps() -> RunDeps:
     settings = Settings.from_environment(*_STORES, *_LANES, "lease_s")
     telemetry = PowertoolsTelemetry()
     clock = SystemClock()
-    jobs, results, payloads = _stores(settings)
+    jobs, results, payloads = _stores(settings, _table())
     secret_client: Callable[[], Any] = cache(
         lambda: boto3.client("secretsmanager", config=_STORE_CONFIG)
     )
@@ -236,10 +259,10 @@ def sweep_deps() -> SweepDeps:
     from sluiceway.adapters.dynamodb_jobs import DynamoDBJobs, TableNames  # noqa: PLC0415
     from sluiceway.usecases.sweep_jobs import Sweeper  # noqa: PLC0415
 
-    settings = Settings.from_environment("jobs_table", "coordination_table", *_LANES)
+    settings = Settings.from_environment("jobs_table", "cache_table", "coordination_table", *_LANES)
     telemetry = PowertoolsTelemetry()
     table, clock = _table(), SystemClock()
-    names = TableNames(settings.jobs_table, "", settings.coordination_table)
+    names = TableNames(settings.jobs_table, settings.cache_table, settings.coordination_table)
     jobs = DynamoDBJobs(table, names, clock=clock)
     due_jobs = DynamoDBDueJobs(table, settings.jobs_table)
     queue = _queue(settings, telemetry)
@@ -301,6 +324,26 @@ def deliver_deps() -> DeliverDeps:
     return DeliverDeps(courier, _webhooks(settings, telemetry), telemetry)
 
 
+@cache
+def invalidate_deps() -> InvalidateDeps:
+    """For functions/invalidate_cache."""
+    from sluiceway.adapters.dynamodb_audit import DynamoDBAudit  # noqa: PLC0415
+    from sluiceway.adapters.dynamodb_cache import DynamoDBCache  # noqa: PLC0415
+    from sluiceway.adapters.dynamodb_state import DynamoDBState  # noqa: PLC0415
+    from sluiceway.usecases.invalidate_cache import Invalidator  # noqa: PLC0415
+
+    settings = Settings.from_environment("jobs_table", "cache_table", "coordination_table")
+    telemetry, table, clock = PowertoolsTelemetry(), _table(), SystemClock()
+    invalidator = Invalidator(
+        cache=DynamoDBCache(table, settings.cache_table),
+        state=DynamoDBState(table, settings.coordination_table, clock=clock),
+        audit=DynamoDBAudit(table, settings.jobs_table),
+        clock=clock,
+        telemetry=telemetry,
+    )
+    return InvalidateDeps(invalidator, telemetry)
+
+
 def packaged_catalogue() -> "Catalogue":
     """The catalogue that the layer carries: `sluiceway/catalogue.toml`."""
     from sluiceway.domain import catalogue  # noqa: PLC0415
@@ -320,12 +363,11 @@ def _table() -> Table:
     return Table(boto3.client("dynamodb", config=_STORE_CONFIG))
 
 
-def _stores(settings: Settings) -> "tuple[JobStore, ResultCache, PayloadStore]":
+def _stores(settings: Settings, table: Table) -> "tuple[JobStore, ResultCache, PayloadStore]":
     from sluiceway.adapters.dynamodb_cache import DynamoDBCache  # noqa: PLC0415
     from sluiceway.adapters.dynamodb_jobs import DynamoDBJobs, TableNames  # noqa: PLC0415
     from sluiceway.adapters.s3_payloads import S3Payloads  # noqa: PLC0415
 
-    table = _table()
     names = TableNames(settings.jobs_table, settings.cache_table, settings.coordination_table)
     payload_client: Callable[[], Any] = cache(
         lambda: boto3.client("s3", config=_STORE_CONFIG.merge(_SIGNED_URLS))

@@ -14,14 +14,16 @@ from sluiceway.domain.errors import (
     SluicewayError,
     UnauthenticatedError,
 )
-from sluiceway.domain.freshness import CacheEntry
+from sluiceway.domain.freshness import CacheEntry, Freshness
 from sluiceway.domain.job import Job, JobStatus
+from sluiceway.usecases.invalidate_cache import Invalidated
 
 STATUS: Mapping[str, int] = {
     "invalid_request": 400,
     "unauthenticated": 401,
     "forbidden": 403,
     "job_not_found": 404,
+    "cache_miss": 404,
     "model_not_found": 404,
     "route_not_found": 404,
     "method_not_allowed": 405,
@@ -102,11 +104,17 @@ def problem(error: SluicewayError, request_id: str, **headers: str) -> Reply:
 
 
 def job_reply(
-    status: int, job: Job, result: bytes | None, *, base_path: str, deduplicated: bool = False
+    status: int,
+    job: Job,
+    result: bytes | None,
+    *,
+    base_path: str,
+    now_ms: int,
+    deduplicated: bool = False,
 ) -> Reply:
     """A job as the partner sees it."""
     self_url = f"{base_path}/jobs/{job.job_id}"
-    from_cache = job.result_source == "cache"
+    cache, headers = _cache_of(job, now_ms)
     body: dict[str, Any] = {
         "id": job.job_id,
         "object": "job",
@@ -118,7 +126,7 @@ def job_reply(
         "completed_at": rfc3339(job.completed_at_epoch_ms or job.failed_at_epoch_ms),
         "attempts": job.attempts,
         "deduplicated": deduplicated,
-        "cache": {"status": "hit" if from_cache else "miss", "stale": False},
+        "cache": cache,
         "metadata": job.metadata,
         "urls": {"self": self_url, "cancel": f"{self_url}/cancel"},
     }
@@ -137,7 +145,6 @@ def job_reply(
             "retryable": job.error.retryable,
             "at": rfc3339(job.error.at_epoch_ms),
         }
-    headers = {"Cache-Status": "sluiceway; hit" if from_cache else "sluiceway; fwd=miss"}
     if status == 202:  # noqa: PLR2004
         headers["Location"] = self_url
     if job.open:
@@ -145,7 +152,39 @@ def job_reply(
     return Reply(status, body, headers)
 
 
-def hit_reply(entry: CacheEntry, result: bytes, *, base_path: str, now_ms: int) -> Reply:
+_CACHE_STATUS = {
+    "use": ("miss", "fwd=miss"),
+    "refresh": ("refresh", "fwd=stale"),
+    "bypass": ("bypass", "fwd=bypass"),
+}
+"""Of a job that asks the vendor, by its cache mode: in the body, and as RFC 9211 says it."""
+
+_HIT_STATUS = {
+    Freshness.FRESH: "hit",
+    Freshness.STALE: "stale",
+    Freshness.EXPIRED: "degraded",
+}
+
+
+def _cache_of(job: Job, now_ms: int) -> tuple[dict[str, Any], dict[str, str]]:
+    """What body and headers say of the cache's part in a job."""
+    stored_at_ms = job.result_stored_at_epoch_ms
+    if stored_at_ms is None:
+        status, forwarded = _CACHE_STATUS[job.cache_mode]
+        return {"status": status, "age_s": 0, "stale": False}, {
+            "Cache-Status": f"sluiceway; {forwarded}"
+        }
+    # A result that another job had paid for, while this one waited for its turn.
+    age_s = max(0, (now_ms - stored_at_ms) // 1000)
+    return {"status": "hit", "age_s": age_s, "stale": False}, {
+        "Cache-Status": "sluiceway; hit",
+        "Age": str(age_s),
+    }
+
+
+def hit_reply(
+    entry: CacheEntry, freshness: Freshness, result: bytes, *, base_path: str, now_ms: int
+) -> Reply:
     """A cache entry as the partner sees it: a completed job that cost nothing."""
     hit_id = ids.hit_id(entry.cache_key)
     age_s = entry.age_s(now_ms)
@@ -161,7 +200,11 @@ def hit_reply(entry: CacheEntry, result: bytes, *, base_path: str, now_ms: int) 
         "completed_at": stored_at,
         "attempts": 0,
         "deduplicated": False,
-        "cache": {"status": "hit", "age_s": age_s, "stale": False},
+        "cache": {
+            "status": _HIT_STATUS[freshness],
+            "age_s": age_s,
+            "stale": freshness is not Freshness.FRESH,
+        },
         "result": _result(result, entry.vendor_request_id),
         "usage": {
             "input_tokens": entry.input_tokens,
@@ -177,6 +220,18 @@ def hit_reply(entry: CacheEntry, result: bytes, *, base_path: str, now_ms: int) 
         body,
         {"Cache-Status": f"sluiceway; hit; ttl={entry.ttl_s(now_ms)}", "Age": str(age_s)},
     )
+
+
+def invalidated_reply(done: Invalidated) -> Reply:
+    """What an invalidation did; the other functions see it within 5 s."""
+    body = {
+        "object": "invalidation",
+        "subject": done.subject,
+        "at": rfc3339(done.at_epoch_ms),
+        "epoch": done.epoch,
+        "found": done.found,
+    }
+    return Reply(200, {name: value for name, value in body.items() if value is not None}, {})
 
 
 def _result(document: bytes, vendor_request_id: str | None) -> dict[str, Any]:

@@ -6,7 +6,7 @@ adapter that loses a reply and finds its own write on the second try reports suc
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from sluiceway.domain.freshness import CacheEntry
@@ -37,6 +37,11 @@ class Claimed:
 @dataclass(frozen=True, slots=True)
 class CapReached:
     """The tenant has as many open jobs as it may have."""
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetSpent:
+    """The tenant went past the cache as often today (UTC) as it may."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +81,25 @@ class JobStore(Protocol):
         ...
 
     def submit(
-        self, job: Job, *, shard_caps: Sequence[int], replacing: str | None = None
-    ) -> Submitted | Claimed | CapReached:
+        self,
+        job: Job,
+        *,
+        shard_caps: Sequence[int],
+        replacing: str | None = None,
+        bypasses_per_day: int = 0,
+    ) -> Submitted | Claimed | CapReached | BudgetSpent:
         """Writes job, claim and counter together.
 
         The claim must be absent, ended, or that of the job `replacing`, which is known to have
-        ended. The written job's `counter_shard` is the one with room.
+        ended. The written job's `counter_shard` is the one with room. With `bypasses_per_day`, the
+        job is counted among the tenant's of its day, too.
+        """
+        ...
+
+    def queue_refresh(self, job: Job, entry: CacheEntry) -> bool:
+        """Writes a refresh job with its claim, and marks the entry, which must be as it was read.
+
+        False: somebody else's refresh is under way or has just ended.
         """
         ...
 
@@ -111,9 +129,11 @@ class JobStore(Protocol):
 
         Moved, too, when another store made this very transition: one of them is told Applied.
         With `lease`, it must still be held, and is released. With `unless_held_at_ms`, nobody may
-        hold the lease of the job's cache key at that time: what a worker is busy with isn't ended
-        behind its back. With `entry`, the result is cached in the same write.
+        hold the job's lease key at that time: what a worker is busy with isn't ended behind its
+        back. With `entry`, the result is cached in the same write, unless the key was invalidated
+        after the job's creation.
         A transition to an end also closes the claim, if it is this job's, and settles the counter.
+        The failure of a refresh lets its entry cool down instead.
         When those can't be written until `give_up_at_ms`, the job is written without them and
         marked `unsettled`.
         """
@@ -206,16 +226,84 @@ class ResultCache(Protocol):
         """The entry, read consistently; it may be past its times."""
         ...
 
+    def invalidate(self, cache_key: str, *, now_ms: int) -> bool:
+        """Replaces the entry by a tombstone: a job created before can't write the key any more.
+
+        False when there was no entry; the tombstone stands all the same.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceState:
+    """What holds for all functions at this moment."""
+
+    epochs: Mapping[str, int] = field(default_factory=dict)
+    """By `model:NAME` or `tenant:NAME`: when it was invalidated last, epoch milliseconds."""
+    degraded_since_epoch_ms: int | None = None
+
+    @property
+    def degraded(self) -> bool:
+        """Whether expired entries are served, because the lanes are far behind."""
+        return self.degraded_since_epoch_ms is not None
+
+    def epoch(self, subject: str) -> int:
+        """The epoch of a model or tenant; 0 when it was never invalidated."""
+        return self.epochs.get(subject, 0)
+
+
+class StateStore(Protocol):
+    """The one row that every process keeps a copy of."""
+
+    def read(self) -> ServiceState:
+        """The state, at most 5 s old."""
+        ...
+
+    def invalidate(self, subject: str, *, now_ms: int) -> int:
+        """Raises the epoch of `model:NAME` or `tenant:NAME`; gives the new one."""
+        ...
+
+    def set_degraded(self, since_ms: int | None) -> None:
+        """Begins degraded mode, or ends it with None."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class AuditRecord:
+    """Who did what when. Never changed, kept for 400 days."""
+
+    at_epoch_ms: int
+    actor: str
+    """`key:<key id>`, `aws:<ARN>`, `user:<login>` or `event:<event id>`."""
+    action: str
+    subject: str
+    request_id: str = ""
+
+
+class AuditLog(Protocol):
+    """What operators did."""
+
+    def add(self, record: AuditRecord) -> None:
+        """Appends; again with the same request id changes nothing."""
+        ...
+
+    def list(self, *, since_ms: int, until_ms: int, limit: int) -> "list[AuditRecord]":
+        """The records of a time, newest first."""
+        ...
+
 
 class PayloadStore(Protocol):
     """Bytes that are too big for a row."""
 
     def put(self, name: str, data: bytes) -> None:
-        """Writes an object; the same name is only ever written with the same meaning."""
+        """Writes an object; the same name is only ever written with the same meaning.
+
+        Raises StoreBusyError when that failed.
+        """
         ...
 
     def get(self, name: str) -> bytes:
-        """The object. Raises KeyError when there is none."""
+        """The object. Raises KeyError when there is none, StoreBusyError when it can't be had."""
         ...
 
     def url(self, name: str) -> str:

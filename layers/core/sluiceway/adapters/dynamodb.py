@@ -118,6 +118,8 @@ class Write:
     item: Mapping[str, Any] | None = None
     check: bool = False
     """Only the condition, no write: within a transaction."""
+    names: Mapping[str, str] | None = None
+    """What an alias stands for when the attribute's name can't be one: `{"epoch": "model:a.b"}`."""
 
     def request(self) -> tuple[str, dict[str, Any]]:
         """The name of its action within TransactWriteItems, and the action."""
@@ -136,7 +138,8 @@ class Write:
             request["ConditionExpression"] = self.condition
             request["ReturnValuesOnConditionCheckFailure"] = "ALL_OLD"
         if names := _names(text):
-            request["ExpressionAttributeNames"] = names
+            given = {f"#{alias}": name for alias, name in (self.names or {}).items()}
+            request["ExpressionAttributeNames"] = names | given
         used = {
             name: value
             for name, value in (self.values or {}).items()
@@ -260,6 +263,16 @@ class Table:
         if error.response["Error"]["Code"] != f"{_REFUSED}Exception":
             raise error
         return _refusal(error.response)
+
+    def replace(self, table: str, item: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Puts the item; gives the one that was there."""
+        answer = self._read(
+            lambda: self.client.put_item(
+                TableName=table, Item=to_item(item), ReturnValues="ALL_OLD"
+            )
+        )
+        old = answer.get("Attributes")
+        return None if old is None else from_item(old)
 
     def _patiently(self, call: Callable[[], Any], tries: int) -> Any:
         """The answer, or the ClientError that waiting doesn't cure. Else StoreBusyError."""

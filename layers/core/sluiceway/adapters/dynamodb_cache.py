@@ -3,15 +3,19 @@
 from dataclasses import fields
 from typing import Any
 
-from sluiceway.adapters.dynamodb import Table
-from sluiceway.domain.freshness import CacheEntry
+from sluiceway.adapters.dynamodb import Table, Write
+from sluiceway.domain.freshness import TOMBSTONE_S, CacheEntry, cool_down_ms
+from sluiceway.domain.job import Job
 from sluiceway.domain.payload import Payload
 
 _PLAIN = tuple(field.name for field in fields(CacheEntry) if field.name != "result")
 
 
 class DynamoDBCache:
-    """Weakness: a hot entry is one partition; 3,000 consistent reads of 4 KB a second at most."""
+    """Weakness: a hot entry is one partition; 3,000 consistent reads of 4 KB a second at most.
+
+    `store`, `refresh_queued` and `refresh_failed` are writes for the transactions of DynamoDBJobs.
+    """
 
     def __init__(self, table: Table, name: str) -> None:
         """`name`: of the Cache table."""
@@ -20,31 +24,98 @@ class DynamoDBCache:
 
     def read(self, cache_key: str) -> CacheEntry | None:
         """See ResultCache."""
-        values = self._table.read(self._name, {"cache_key": cache_key})
+        values = self._table.read(self._name, _key(cache_key))
         return None if values is None else _entry_of(values)
 
+    def invalidate(self, cache_key: str, *, now_ms: int) -> bool:
+        """See ResultCache."""
+        tombstone = _key(cache_key) | {
+            "invalidated_at_epoch_ms": now_ms,
+            "ttl_epoch_s": now_ms // 1000 + TOMBSTONE_S,
+        }
+        old = self._table.replace(self._name, tombstone)
+        return old is not None and _entry_of(old) is not None
 
-def entry_values(entry: CacheEntry) -> dict[str, Any]:
+    # ------------------------------------------------------------------ writes of transactions
+
+    def store(self, entry: CacheEntry, job: Job) -> Write:
+        """The entry that `job` fills, unless its key was invalidated after the job's creation."""
+        return Write(
+            self._name,
+            _key(entry.cache_key),
+            item=_values_of(entry),
+            condition=(
+                "attribute_not_exists(#invalidated_at_epoch_ms) "
+                "OR #invalidated_at_epoch_ms < :created"
+            ),
+            values={"created": job.created_at_epoch_ms},
+        )
+
+    def refresh_queued(self, entry: CacheEntry, job: Job) -> Write:
+        """Later readers of the entry, as it was read, leave the refresh to `job`."""
+        return Write(
+            self._name,
+            _key(entry.cache_key),
+            update="SET #refresh_until_epoch_ms = :until, #refresh_job_id = :job",
+            condition=(
+                "#stored_at_epoch_ms = :stored AND "
+                "(attribute_not_exists(#refresh_until_epoch_ms) "
+                "OR #refresh_until_epoch_ms <= :now) AND "
+                "(attribute_not_exists(#refresh_after_epoch_ms) "
+                "OR #refresh_after_epoch_ms <= :now)"
+            ),
+            values={
+                "until": job.deadline_epoch_ms,
+                "job": job.job_id,
+                "stored": entry.stored_at_epoch_ms,
+                "now": job.created_at_epoch_ms,
+            },
+        )
+
+    def refresh_failed(self, job: Job) -> Write:
+        """The entry that the failed refresh `job` was for cools down."""
+        entry = self.read(job.cache_key)
+        failures = 1 + (entry.refresh_failures if entry else 0)
+        failed_at_ms = job.failed_at_epoch_ms or 0
+        return Write(
+            self._name,
+            _key(job.cache_key),
+            update=(
+                "SET #refresh_after_epoch_ms = :after, #refresh_failures = :failures, "
+                "#refresh_error = :error REMOVE #refresh_until_epoch_ms"
+            ),
+            condition="#refresh_job_id = :job",
+            values={
+                "after": failed_at_ms + cool_down_ms(failures),
+                "failures": failures,
+                "error": job.error.code if job.error else "",
+                "job": job.job_id,
+            },
+        )
+
+
+def _key(cache_key: str) -> dict[str, str]:
+    return {"cache_key": cache_key}
+
+
+def _values_of(entry: CacheEntry) -> dict[str, Any]:
     """The row's attributes."""
-    return {
-        "cache_key": entry.cache_key,
-        "scope": entry.scope,
-        "tenant": entry.tenant,
-        "model": entry.model,
+    return {name: getattr(entry, name) for name in _PLAIN} | {
         "result_inline": entry.result.inline,
         "result_ref": entry.result.ref,
-        "input_tokens": entry.input_tokens,
-        "output_tokens": entry.output_tokens,
-        "cost_nanos": entry.cost_nanos,
-        "vendor_request_id": entry.vendor_request_id,
-        "stored_at_epoch_ms": entry.stored_at_epoch_ms,
-        "hard_expires_at_epoch_ms": entry.hard_expires_at_epoch_ms,
-        "ttl_epoch_s": entry.ttl_epoch_s,
     }
 
 
-def _entry_of(values: dict[str, Any]) -> CacheEntry:
-    """What newer code wrote besides is left alone."""
+def _entry_of(values: dict[str, Any]) -> CacheEntry | None:
+    """None for a tombstone and for a row that lacks something: there is no answer in it.
+
+    What newer code wrote besides is left alone.
+    """
     known = {name: values[name] for name in _PLAIN if name in values}
     result = Payload(values.get("result_inline"), values.get("result_ref"))
-    return CacheEntry(result=result, **known)
+    if result == Payload():
+        return None
+    try:
+        return CacheEntry(result=result, **known)
+    except TypeError:
+        return None

@@ -4,6 +4,7 @@ Coordination rows, by `coordination_key`:
     claim#<job key>             job_id, ends_at_epoch_ms
     lease#<cache key>           job_id, token, fence, ends_at_epoch_ms
     tenant#<tenant>#<shard>     in_flight
+    day#<tenant>#<date>         bypasses
 """
 
 import dataclasses
@@ -12,10 +13,11 @@ import secrets
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Any
 
 from sluiceway.adapters.dynamodb import Refusal, Table, Write, changes
-from sluiceway.adapters.dynamodb_cache import entry_values
+from sluiceway.adapters.dynamodb_cache import DynamoDBCache
 from sluiceway.domain.errors import DamagedRowError, StoreBusyError
 from sluiceway.domain.freshness import CacheEntry
 from sluiceway.domain.job import (
@@ -33,6 +35,7 @@ from sluiceway.domain.payload import Payload
 from sluiceway.domain.webhook import MAX_CALLBACKS
 from sluiceway.ports import (
     Applied,
+    BudgetSpent,
     CapReached,
     Claimed,
     Clock,
@@ -46,6 +49,8 @@ _NESTED = frozenset(
     {"input", "result", "error", "last_errors", "status", "metadata", "callback_urls"}
 )
 _MAX_LEASE_GUESSES = 4
+_REFRESH_TRIES = 3
+_DAY_ROW_S = 3 * 24 * 3600
 
 _OPEN_VALUES = {f"open_{index}": status.value for index, status in enumerate(sorted(OPEN))}
 _IS_OPEN = f"#status IN ({', '.join(f':{name}' for name in _OPEN_VALUES)})"
@@ -74,6 +79,7 @@ class DynamoDBJobs:
         """`rand`, in [0, 1), picks the counter shard that a submit tries first."""
         self._table = table
         self._names = names
+        self._cache = DynamoDBCache(table, names.cache)
         self._clock = clock
         self._rand = rand
         self._writer = secrets.token_urlsafe(6)
@@ -87,14 +93,25 @@ class DynamoDBJobs:
     # ------------------------------------------------------------------ submit
 
     def submit(
-        self, job: Job, *, shard_caps: Sequence[int], replacing: str | None = None
-    ) -> Submitted | Claimed | CapReached:
+        self,
+        job: Job,
+        *,
+        shard_caps: Sequence[int],
+        replacing: str | None = None,
+        bypasses_per_day: int = 0,
+    ) -> Submitted | Claimed | CapReached | BudgetSpent:
         """See JobStore."""
         # Equal requests race for the claim, a tenant's requests for its counter:
         #   A: job, claim, counter ──────────────> written
         #   B:      claim is A's ────────────────> refused, the old claim names A's job
         shard = int(self._rand() * len(shard_caps))
-        outcome = self._submit_in(replace(job, counter_shard=shard), shard_caps[shard], replacing)
+        budget = self._budget_writes(job, bypasses_per_day)
+
+        def submit_in(shard: int) -> Submitted | Claimed | BudgetSpent | None:
+            moved = replace(job, counter_shard=shard)
+            return self._submit_in(moved, shard_caps[shard], replacing, budget)
+
+        outcome = submit_in(shard)
         if outcome is not None:
             return outcome
         # This shard is full. One read tells of all the others, and of an equal job that came in
@@ -104,8 +121,7 @@ class DynamoDBJobs:
             return Claimed(claim["job_id"])
         for room, other in sorted(rooms, reverse=True):
             if room > 0:
-                moved = replace(job, counter_shard=other)
-                outcome = self._submit_in(moved, shard_caps[other], replacing)
+                outcome = submit_in(other)
                 if outcome is not None:
                     return outcome
         return CapReached()
@@ -124,15 +140,12 @@ class DynamoDBJobs:
         ]
         return rows[0], rooms
 
-    def _submit_in(self, job: Job, cap: int, replacing: str | None) -> Submitted | Claimed | None:
+    def _submit_in(
+        self, job: Job, cap: int, replacing: str | None, budget: list[Write]
+    ) -> Submitted | Claimed | BudgetSpent | None:
         """Tries one counter shard; None when it is full."""
         writes = [
-            Write(
-                self._names.jobs,
-                _job_key(job.tenant, job.job_id),
-                item=_values_of(job),
-                condition="attribute_not_exists(#job_id)",
-            ),
+            self._new_job_write(job),
             self._claim_write(job, replacing),
             Write(
                 self._names.coordination,
@@ -141,6 +154,7 @@ class DynamoDBJobs:
                 condition="attribute_not_exists(#in_flight) OR #in_flight < :cap",
                 values={"one": 1, "cap": cap},
             ),
+            *budget,
         ]
         try:
             refusals = self._table.transact(writes)
@@ -152,7 +166,7 @@ class DynamoDBJobs:
             return Submitted(job) if claim["job_id"] == job.job_id else Claimed(claim["job_id"])
         if refusals is None:
             return Submitted(job)
-        _, claim_refusal, _ = refusals
+        claim_refusal = refusals[1]
         if refusals[0] is not None or (claim_refusal and self._owns(claim_refusal, job)):
             # Our own write, whose reply was lost: the id is random, so nobody else's is there.
             return Submitted(self.get(job.tenant, job.job_id) or job)
@@ -161,7 +175,50 @@ class DynamoDBJobs:
             if old is None:
                 raise StoreBusyError("The claim was closed meanwhile.", retry_after_s=1)
             return Claimed(old["job_id"])
-        return None
+        return BudgetSpent() if any(refusals[3:]) else None
+
+    def _new_job_write(self, job: Job) -> Write:
+        return Write(
+            self._names.jobs,
+            _job_key(job.tenant, job.job_id),
+            item=_values_of(job),
+            condition="attribute_not_exists(#job_id)",
+        )
+
+    def _budget_writes(self, job: Job, bypasses_per_day: int) -> list[Write]:
+        """Counts the job among those of its day that go past the cache."""
+        if not bypasses_per_day:
+            return []
+        day = datetime.fromtimestamp(job.created_at_epoch_ms // 1000, UTC)
+        return [
+            Write(
+                self._names.coordination,
+                {"coordination_key": f"day#{job.tenant}#{day:%Y-%m-%d}"},
+                update="ADD #bypasses :one SET #ttl_epoch_s = :ttl",
+                condition="attribute_not_exists(#bypasses) OR #bypasses < :cap",
+                values={
+                    "one": 1,
+                    "cap": bypasses_per_day,
+                    "ttl": job.created_at_epoch_ms // 1000 + _DAY_ROW_S,
+                },
+            )
+        ]
+
+    def queue_refresh(self, job: Job, entry: CacheEntry) -> bool:
+        """See JobStore."""
+        # Of many readers of a stale entry one wins; the others have their answer already, so they
+        # don't wait for the winner's transaction as long as a submit would.
+        refusals = self._table.transact(
+            [
+                self._new_job_write(job),
+                self._claim_write(job, None),
+                self._cache.refresh_queued(entry, job),
+            ],
+            tries=_REFRESH_TRIES,
+        )
+        if refusals is None or refusals[0] is not None:
+            return True  # the random id is there already: our own write, whose reply was lost
+        return refusals[1] is not None and self._owns(refusals[1], job)
 
     @staticmethod
     def _owns(refusal: Refusal, job: Job) -> bool:
@@ -192,7 +249,7 @@ class DynamoDBJobs:
         for _ in range(_MAX_LEASE_GUESSES):
             fence = max(known_fence, job.fence) + 1
             new = started(fence)
-            lease = Lease(job.cache_key, token, fence, now_ms + lease_ms)
+            lease = Lease(job.lease_key, token, fence, now_ms + lease_ms)
             refusals = self._table.transact(
                 [
                     self._job_write(job, new),
@@ -217,7 +274,7 @@ class DynamoDBJobs:
         """Owner, fence and end in one write: no second step is needed for safety."""
         return Write(
             self._names.coordination,
-            _lease_key(lease.cache_key),
+            _lease_key(lease.key),
             update=(
                 "SET #job_id = :job, #token = :token, #fence = :fence, "
                 "#ends_at_epoch_ms = :ends, #ttl_epoch_s = :ttl"
@@ -255,27 +312,31 @@ class DynamoDBJobs:
         if lease is not None:
             core.append(self._release_write(lease))
         elif unless_held_at_ms is not None:
-            core.append(self._lease_check(old.cache_key, unless_held_at_ms))
-        if entry is not None:
-            core.append(
-                Write(self._names.cache, {"cache_key": entry.cache_key}, item=entry_values(entry))
-            )
-        settling = self._settling_writes(old, new)
+            core.append(self._lease_check(old.lease_key, unless_held_at_ms))
+        # What is gone or another's by now never stands in the way of a result: these are left out
+        # when they are refused.
+        stored = [] if entry is None else [self._cache.store(entry, old)]
+        ends = old.open and not new.open
+        settling = self._closing_writes(new) if ends else []
+        counter = self._counter_writes(new) if ends else []
         while True:
+            needed = core + counter
             try:
-                refusals = self._table.transact(core + settling)
+                refusals = self._table.transact(needed + stored + settling)
             except StoreBusyError:
                 if give_up_at_ms is None:
                     raise
                 if self._clock.now_ms() < give_up_at_ms:
                     continue
-                return self._apply_unsettled(old, new, core[1:])
+                return self._apply_unsettled(old, new, core[1:], stored)
             if refusals is None:
                 return Applied(new)
-            if any(refusals[: len(core)]):
-                return self._refused(refusals, old, new, checked=lease is None)
-            # The claim is gone or another's: it never stands in the way of a result.
-            settling = settling[1:]
+            if any(refusals[: len(needed)]):
+                checked = lease is None and unless_held_at_ms is not None
+                return self._refused(refusals, old, new, checked=checked)
+            refused = iter(refusals[len(needed) :])
+            stored = [write for write in stored if not next(refused)]
+            settling = [write for write in settling if not next(refused)]
 
     def _refused(
         self, refusals: Sequence[Refusal | None], old: Job, new: Job, *, checked: bool
@@ -286,13 +347,18 @@ class DynamoDBJobs:
             return LeaseHeld(by_this_job=row.get("job_id") == old.job_id)
         return self._explain(refusals[0], old, new)
 
-    def _apply_unsettled(self, old: Job, new: Job, rest: list[Write]) -> Applied | Moved:
+    def _apply_unsettled(
+        self, old: Job, new: Job, rest: list[Write], stored: list[Write]
+    ) -> Applied | Moved:
         """The last resort of a paid result: without claim and counter, which are marked as open."""
         marked = new
-        if self._settling_writes(old, new):
+        if old.open and not new.open:
             now_ms, shard = self._clock.now_ms(), due_shard(new.job_id)
             marked = replace(new, unsettled=True, due_at_epoch_ms=now_ms, due_shard=shard)
-        refusals = self._table.transact([self._job_write(old, marked), *rest])
+        core = [self._job_write(old, marked), *rest]
+        refusals = self._table.transact(core + stored)
+        if refusals is not None and not any(refusals[: len(core)]):
+            refusals = self._table.transact(core)
         return Applied(marked) if refusals is None else self._explain(refusals[0], old, marked)
 
     def _explain(self, refusal: Refusal | None, old: Job, new: Job) -> Applied | Moved:
@@ -319,7 +385,7 @@ class DynamoDBJobs:
                 ),
                 Write(
                     self._names.coordination,
-                    _lease_key(lease.cache_key),
+                    _lease_key(lease.key),
                     update="SET #ends_at_epoch_ms = :ends, #ttl_epoch_s = :ttl",
                     condition="#token = :token AND #fence = :fence",
                     values={
@@ -357,11 +423,10 @@ class DynamoDBJobs:
         """See JobStore."""
         if not job.unsettled:
             return
-        mark = self._job_write(job, settled(job))
-        settling = self._closing_writes(job)
-        refusals = self._table.transact([mark, *settling])
+        needed = [self._job_write(job, settled(job)), *self._counter_writes(job)]
+        refusals = self._table.transact([*needed, *self._closing_writes(job)])
         if refusals is not None and not refusals[0]:
-            self._table.transact([mark, *settling[1:]])
+            self._table.transact(needed)
 
     def release(self, lease: Lease) -> None:
         """See JobStore."""
@@ -456,7 +521,7 @@ class DynamoDBJobs:
     def _release_write(self, lease: Lease) -> Write:
         return Write(
             self._names.coordination,
-            _lease_key(lease.cache_key),
+            _lease_key(lease.key),
             update="SET #ends_at_epoch_ms = :over REMOVE #token",
             condition="#token = :token AND #fence = :fence",
             values={"over": 0, "token": lease.token, "fence": lease.fence},
@@ -471,24 +536,29 @@ class DynamoDBJobs:
             values={"free_before": now_ms - CLOCK_SKEW_MS},
         )
 
-    def _settling_writes(self, old: Job, new: Job) -> list[Write]:
-        """Claim (first) and counter of a job that ends here."""
-        return self._closing_writes(old) if old.open and not new.open else []
+    def _closing_writes(self, job: Job) -> list[Write]:
+        """The claim of a job that has ended; of a refresh that failed the cool-down, too."""
+        claim = Write(
+            self._names.coordination,
+            _claim_key(job),
+            condition="#job_id = :job",
+            values={"job": job.job_id},
+        )
+        if job.refresh and job.status is JobStatus.FAILED:
+            return [claim, self._cache.refresh_failed(job)]
+        return [claim]
 
-    def _closing_writes(self, old: Job) -> list[Write]:
+    def _counter_writes(self, job: Job) -> list[Write]:
+        """The counter of a job that has ended; a refresh is in none."""
+        if job.refresh:
+            return []
         return [
             Write(
                 self._names.coordination,
-                _claim_key(old),
-                condition="#job_id = :job",
-                values={"job": old.job_id},
-            ),
-            Write(
-                self._names.coordination,
-                _counter_key(old),
+                _counter_key(job),
                 update="ADD #in_flight :minus_one",
                 values={"minus_one": -1},
-            ),
+            )
         ]
 
     def _seen(self, refusal: Refusal, job: Job) -> Job | None:

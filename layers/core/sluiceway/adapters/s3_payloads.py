@@ -2,7 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from botocore.exceptions import ClientError
+from botocore.exceptions import BotoCoreError, ClientError
+
+from sluiceway.domain.errors import StoreBusyError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,13 +24,16 @@ class S3Payloads:
 
     def put(self, name: str, data: bytes) -> None:
         """See PayloadStore."""
-        self._client().put_object(
-            Bucket=self._bucket,
-            Key=name,
-            Body=data,
-            ContentType="application/json",
-            ContentEncoding="gzip",
-        )
+        try:
+            self._client().put_object(
+                Bucket=self._bucket,
+                Key=name,
+                Body=data,
+                ContentType="application/json",
+                ContentEncoding="gzip",
+            )
+        except (BotoCoreError, ClientError) as error:
+            raise StoreBusyError("The payload store failed.", retry_after_s=1) from error
 
     def get(self, name: str) -> bytes:
         """See PayloadStore."""
@@ -37,7 +42,9 @@ class S3Payloads:
         except ClientError as error:
             if error.response["Error"]["Code"] == "NoSuchKey":
                 raise KeyError(name) from error
-            raise
+            raise StoreBusyError("The payload store failed.", retry_after_s=1) from error
+        except BotoCoreError as error:
+            raise StoreBusyError("The payload store failed.", retry_after_s=1) from error
 
     def url(self, name: str) -> str:
         """See PayloadStore. Signed when it is asked for, since a signature ages."""

@@ -2,7 +2,6 @@
 
 import json
 import math
-import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -47,7 +46,8 @@ class SQSJobQueue:
             self._client.send_message(
                 QueueUrl=self._queue_urls[job.lane],
                 MessageBody=message_body(job.tenant, job.job_id),
-                MessageGroupId=f"{job.tenant}:{job.model}",  # fair queues: one tenant can't crowd
+                # Fair queues: one tenant can't crowd the others out, nor can refreshes.
+                MessageGroupId=f"{'refresh' if job.refresh else job.tenant}:{job.model}",
                 **extra,
             )
         except (BotoCoreError, ClientError) as error:
@@ -94,6 +94,6 @@ def read_body(body: str) -> tuple[str, str] | None:
         return None
     if not (isinstance(tenant, str) and isinstance(job_id, str)):
         return None
-    if not re.fullmatch(ids.NAME_PATTERN, tenant) or not ids.well_formed(job_id):
+    if not ids.owner(tenant) or not ids.well_formed(job_id):
         return None
     return tenant, job_id

@@ -72,6 +72,9 @@ class Cache(_Strict):
     stale_if_error_s: Annotated[float, Field(ge=0, le=MAX_TTL_S)] = 86_400
     jitter: Annotated[float, Field(ge=0, lt=1)] = 0.1
     only_deterministic: bool = False
+    """Only answers to requests with `temperature` 0 are kept and served."""
+    early_refresh: Annotated[float, Field(ge=0, le=10)] = 0.0
+    """0: none before the soft expiry; 1: as XFetch has it."""
 
     @model_validator(mode="after")
     def _ordered(self) -> "Cache":
@@ -117,6 +120,8 @@ class Tenant(_Strict):
     requests_per_minute: Limit = 0
     jobs_per_day: Limit = 0
     cost_per_day: Annotated[float, Field(ge=0)] = 0.0
+    bypasses_per_day: Limit = 1000
+    """New jobs with the cache modes `bypass` and `refresh`."""
     share: Annotated[int, Field(ge=1)] = 1
     allow_shared_cache: bool = True
 

@@ -63,6 +63,12 @@ class ModelNotFoundError(RejectedError):
     code = "model_not_found"
 
 
+class CacheMissError(RejectedError):
+    """Only a cached answer was wanted, and there is none."""
+
+    code = "cache_miss"
+
+
 class RouteNotFoundError(RejectedError):
     """No such path."""
 
@@ -112,7 +118,7 @@ class BusyError(SluicewayError):
 
 
 class QuotaExceededError(BusyError):
-    """The tenant has as many open jobs as it may have."""
+    """The tenant has as many open jobs, or forced as many past the cache today, as it may."""
 
     code = "quota_exceeded"
 

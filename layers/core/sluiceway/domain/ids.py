@@ -19,6 +19,10 @@ HIT_PREFIX = "hit_"
 RANDOM_BYTES = 10
 
 
+REFRESH_PREFIX = "refresh#"
+"""Of the owner under which a refresh job stands; its entry's key follows. No tenant's name."""
+
+
 def job_id(now_ms: int, randomness: bytes) -> str:
     """An id of 30 URL-safe characters. `now_ms`: epoch milliseconds; `randomness`: 10 bytes."""
     number = (now_ms << 80) | int.from_bytes(randomness[:RANDOM_BYTES], "big")
@@ -33,3 +37,8 @@ def hit_id(cache_key: str) -> str:
 def well_formed(given: str) -> bool:
     """Whether this may be an id of ours: anything else needs no look at the tables."""
     return re.fullmatch(r"(job|hit)_[A-Za-z0-9_-]{1,60}", given) is not None
+
+
+def owner(given: str) -> bool:
+    """Whether this may be whose job it is: a tenant's name, or that of a refresh."""
+    return re.fullmatch(rf"{NAME_PATTERN}|{REFRESH_PREFIX}[A-Za-z0-9_-]{{1,60}}", given) is not None

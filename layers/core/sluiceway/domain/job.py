@@ -109,6 +109,16 @@ class Job:
     metadata: dict[str, str] = field(default_factory=dict)
     key_id: str | None = None
     """Which API key asked: the job row is the audit record of who triggered it."""
+    cache_mode: str = "use"
+    """`use`, `refresh` or `bypass`."""
+    no_store: bool = False
+    cache_ttl_s: int | None = None
+    not_older_than_epoch_ms: int | None = None
+    """An entry stored before doesn't answer this job."""
+    asked_after_epoch_ms: int | None = None
+    """Nor does one whose vendor was asked by then."""
+    refreshes_for: str | None = None
+    """Of a refresh job: the tenant whose entry it is."""
 
     # Written at submit and by a redrive
     enqueued_at_epoch_ms: int = 0
@@ -162,6 +172,8 @@ class Job:
     result: Payload | None = None
     result_source: str | None = None
     """`vendor` or `cache`."""
+    result_stored_at_epoch_ms: int | None = None
+    """Of a result from the cache."""
     input_tokens: int | None = None
     output_tokens: int | None = None
     cost_nanos: int | None = None
@@ -179,6 +191,22 @@ class Job:
     def open(self) -> bool:
         """Whether the job may still change by itself."""
         return self.status in OPEN
+
+    @property
+    def refresh(self) -> bool:
+        """Whether it renews a stale entry behind its readers: nobody's job, and in no cap."""
+        return self.refreshes_for is not None
+
+    @property
+    def entry_tenant(self) -> str:
+        """Whose the entry is that this job fills."""
+        return self.refreshes_for or self.tenant
+
+    @property
+    def lease_key(self) -> str:
+        """What one worker at a time works on: the entry, or the job where it fills none."""
+        alone = self.cache_mode == "bypass" or self.no_store
+        return f"job:{self.job_id}" if alone else self.cache_key
 
     @property
     def version(self) -> tuple[JobStatus, int, int, int]:
@@ -227,6 +255,7 @@ def completed(
     saved_nanos: int = 0,
     vendor_request_id: str | None = None,
     upstream_latency_ms: int | None = None,
+    stored_at_ms: int | None = None,
     attempt_taken_back: bool = False,
 ) -> Job:
     """The job has its result.
@@ -239,6 +268,7 @@ def completed(
         completed_at_epoch_ms=now_ms,
         result=result,
         result_source=source,
+        result_stored_at_epoch_ms=stored_at_ms,
         input_tokens=input_tokens,
         output_tokens=output_tokens,
         cost_nanos=cost_nanos,
@@ -287,11 +317,14 @@ def failed(
     """The job ends without a result.
 
     On the message's last receive the job is dead_lettered at once: SQS moves the message at the
-    next receive, and nobody would come by to write it then.
+    next receive, and nobody would come by to write it then. A refresh never is: its entry cools
+    down, and the next refresh is another job.
     """
+    last_receive = last_receive and not job.refresh
+    marked_later = not (last_receive or job.refresh)
     return _moved(
         job,
-        due_at_ms=None if last_receive else now_ms + DEAD_LETTER_MARK_AFTER_MS,
+        due_at_ms=now_ms + DEAD_LETTER_MARK_AFTER_MS if marked_later else None,
         status=JobStatus.DEAD_LETTERED if last_receive else JobStatus.FAILED,
         failed_at_epoch_ms=now_ms,
         vendor_request_id=vendor_request_id,
@@ -351,7 +384,7 @@ def discarded(job: Job, *, now_ms: int) -> Job:
 
 def settled(job: Job) -> Job:
     """Claim and counter of a job that ended without them are written."""
-    waits_for_mark = job.status is JobStatus.FAILED and not job.discarded
+    waits_for_mark = job.status is JobStatus.FAILED and not job.discarded and not job.refresh
     mark_ms = (job.failed_at_epoch_ms or 0) + DEAD_LETTER_MARK_AFTER_MS
     return _moved(job, due_at_ms=mark_ms if waits_for_mark else None, unsettled=False)
 

@@ -15,6 +15,8 @@ import rfc8785
 SCHEMA_VERSION = 1
 """Raise it when the keyed members change their meaning: old claims and entries never match then."""
 
+CACHE_KEY_PATTERN = r"^c[0-9]+_[A-Za-z0-9_-]{43}$"
+
 _EXACT_INTEGERS = 2**53
 """RFC 8785 numbers are doubles: beyond this, neighbouring integers are the same double."""
 
@@ -51,8 +53,13 @@ class Work:
     """`none`, `tenant` or `shared`; only `shared` leaves the tenant out of the cache key."""
     window: int | None = None
     """Number of the time window, for models whose equal requests differ from window to window."""
-    epochs: tuple[int, int] = (0, 0)
-    """Of the model and of the tenant; raising one invalidates."""
+    model_epoch: int = 0
+    tenant_epoch: int = 0
+    """Raising one invalidates. A shared entry is found whatever the tenant's epoch is: it would be
+    shared with nobody otherwise. Its age answers for it (submit_job)."""
+    cache_mode: str = "use"
+    no_store: bool = False
+    """What becomes of the result is no part of which result it is: only in the job key."""
 
 
 def keys_of(work: Work) -> Keys:
@@ -67,12 +74,12 @@ def keys_of(work: Work) -> Keys:
         "locale": work.locale,
         "safety_profile": work.safety_profile,
         "window": work.window,
-        "epochs": list(work.epochs),
+        "epoch": work.model_epoch,
         "scope": work.cache_scope,
     }
-    owned = shared | {"tenant": work.tenant}
+    owned = shared | {"tenant": work.tenant, "tenant_epoch": work.tenant_epoch}
     return Keys(
-        job_key=_digest("j", owned),
+        job_key=_digest("j", owned | {"mode": work.cache_mode, "no_store": work.no_store}),
         cache_key=_digest("c", shared if work.cache_scope == "shared" else owned),
     )
 

@@ -1,4 +1,4 @@
-"""The timed right to work on a cache key.
+"""The timed right to work on a key: that of a cache entry, or of one job that fills none.
 
 A lease is free when its end, plus the skew allowed between clocks, has passed; its holder stops as
 much before its end. So two machines whose clocks differ by less than twice the skew never work on
@@ -21,7 +21,8 @@ ROW_OUTLIVES_LEASE_S = 30 * 24 * 3600
 class Lease:
     """A lease as its holder knows it. `token` is fresh for each delivery."""
 
-    cache_key: str
+    key: str
+    """`Job.lease_key`."""
     token: str
     fence: int
     ends_at_epoch_ms: int

@@ -7,6 +7,10 @@ INLINE_INPUT_BYTES = 64 * 1024
 INLINE_RESULT_BYTES = 4 * 1024
 """Compressed. A larger result is written once, before the finish, and job and entry refer to it."""
 
+LAST_RESORT_BYTES = 200 * 1024
+"""Compressed: a paid result that the payload store didn't take. With an inline input it fits into
+DynamoDB's 400 KB for a row."""
+
 INLINE_PLAIN_BYTES = 1024 * 1024
 """A payload that unpacks to more is an object however well it compresses: a reply may have to
 point to it."""

@@ -1,7 +1,7 @@
 """The body of a submit: its schema, and what it may not hold."""
 
 from itertools import islice
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -13,10 +13,13 @@ from pydantic import (
     ValidationError,
     ValidationInfo,
     field_validator,
+    model_validator,
 )
 
 from sluiceway.domain import strict_json
 from sluiceway.domain.errors import PayloadTooLargeError, ValidationFailedError
+from sluiceway.domain.ids import NAME_PATTERN
+from sluiceway.domain.keys import CACHE_KEY_PATTERN
 from sluiceway.domain.webhook import callback_of
 
 MAX_BODY_BYTES = 1024 * 1024
@@ -24,6 +27,8 @@ MAX_BODY_BYTES = 1024 * 1024
 
 DEFAULT_DEADLINE_S = 24 * 3600
 MAX_DEADLINE_S = 7 * 24 * 3600
+MAX_AGE_S = 365 * 24 * 3600
+"""More than anything is kept; a bound on numbers that add up."""
 
 _OWNED_BY_US = ("messages", "model", "stream")
 """Options that would change what `model` and `input` say, or the form of the answer."""
@@ -41,6 +46,9 @@ ShortText = Annotated[str, StringConstraints(min_length=1, max_length=64)]
 
 class _Strict(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+
+_Request = TypeVar("_Request", bound=_Strict)
 
 
 class Message(_Strict):
@@ -62,6 +70,17 @@ class Chat(_Strict):
     messages: Annotated[list[Message], Field(min_length=1, max_length=2048)]
 
 
+class CacheRequest(_Strict):
+    """How this request and its result deal with the cache (docs/caching.md)."""
+
+    mode: Literal["use", "refresh", "bypass", "only"] = "use"
+    max_age_s: Annotated[int, Field(ge=0, le=MAX_AGE_S)] | None = None
+    """No answer that was older when the request came in."""
+    ttl_s: Annotated[int, Field(ge=1, le=MAX_AGE_S)] | None = None
+    """The result is served no longer; the model's own times hold, too."""
+    no_store: bool = False
+
+
 class SubmitRequest(_Strict):
     """What a partner asks for; shapes and limits as in docs/architecture.md."""
 
@@ -72,6 +91,7 @@ class SubmitRequest(_Strict):
     ]
     options: dict[str, Any] = Field(default_factory=dict)
     priority: Lane | None = None
+    cache: CacheRequest = CacheRequest()
     locale: Annotated[str, StringConstraints(min_length=2, max_length=35)] | None = None
     safety_profile: ShortText | None = None
     metadata: Annotated[
@@ -104,6 +124,20 @@ class SubmitRequest(_Strict):
         return self.input.model_dump(exclude_unset=True)
 
 
+class InvalidateRequest(_Strict):
+    """Exactly one of them."""
+
+    model: Annotated[str, StringConstraints(pattern=rf"^{NAME_PATTERN}$")] | None = None
+    tenant: Annotated[str, StringConstraints(pattern=rf"^{NAME_PATTERN}$")] | None = None
+    key: Annotated[str, StringConstraints(pattern=CACHE_KEY_PATTERN)] | None = None
+
+    @model_validator(mode="after")
+    def _one_of_them(self) -> "InvalidateRequest":
+        if len([one for one in (self.model, self.tenant, self.key) if one is not None]) != 1:
+            raise ValueError("give exactly one of model, tenant and key")
+        return self
+
+
 def parse_submit(body: bytes, *, local: bool = False) -> SubmitRequest:
     """The request in `body`. In `local` mode a callback may go anywhere.
 
@@ -113,10 +147,20 @@ def parse_submit(body: bytes, *, local: bool = False) -> SubmitRequest:
     if len(body) > MAX_BODY_BYTES:
         raise PayloadTooLargeError(f"The body may be {MAX_BODY_BYTES} bytes at most.")
     value = strict_json.parse(body)
+    return _validated(SubmitRequest, value, local=local)
+
+
+def parse_invalidation(value: Any) -> InvalidateRequest:
+    """What to invalidate, of parsed JSON. Raises ValidationFailedError."""
+    return _validated(InvalidateRequest, value)
+
+
+def _validated(schema: type[_Request], value: Any, *, local: bool = False) -> _Request:
+    """Raises ValidationFailedError, which names each wrong member and repeats none of its text."""
     if not isinstance(value, dict):
         raise ValidationFailedError("The body is not a JSON object.")
     try:
-        return SubmitRequest.model_validate(value, context={"local": local})
+        return schema.model_validate(value, context={"local": local})
     except ValidationError as error:
         faults = tuple(
             {"field": _path(fault["loc"]), "message": fault["msg"]}

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from sluiceway.domain import ids
 from sluiceway.domain.catalogue import Catalogue
 from sluiceway.domain.errors import JobNotFoundError, ResultExpiredError
-from sluiceway.domain.freshness import CacheEntry
+from sluiceway.domain.freshness import CacheEntry, Freshness
 from sluiceway.domain.job import Job
 from sluiceway.domain.payload import Payload
-from sluiceway.ports import Clock, JobStore, PayloadStore, ResultCache
+from sluiceway.ports import Clock, JobStore, PayloadStore, ResultCache, StateStore
 from sluiceway.usecases import payloads as payloads_of
 from sluiceway.usecases.authorize import Caller
 
@@ -19,6 +19,8 @@ class Fetched:
 
     found: Job | CacheEntry
     result: bytes | None
+    freshness: Freshness = Freshness.FRESH
+    """Of an entry."""
 
 
 def get_job(
@@ -28,6 +30,7 @@ def get_job(
     catalogue: Catalogue,
     jobs: JobStore,
     cache: ResultCache,
+    state: StateStore,
     payloads: PayloadStore,
     clock: Clock,
 ) -> Fetched:
@@ -39,15 +42,15 @@ def get_job(
         raise JobNotFoundError(_NOT_FOUND)
     now_ms = clock.now_ms()
     if job_id.startswith(ids.HIT_PREFIX):
-        entry = cache.read(job_id.removeprefix(ids.HIT_PREFIX))
-        allow_shared = catalogue.tenant(caller.tenant).allow_shared_cache
-        if (
-            entry is None
-            or not entry.answers(now_ms)
-            or not entry.readable_by(caller.tenant, allow_shared=allow_shared)
-        ):
-            raise JobNotFoundError(_NOT_FOUND)
-        return Fetched(entry, result_of(entry.result, payloads=payloads))
+        return _hit(
+            job_id.removeprefix(ids.HIT_PREFIX),
+            caller,
+            catalogue=catalogue,
+            cache=cache,
+            state=state,
+            payloads=payloads,
+            now_ms=now_ms,
+        )
     job = jobs.get(caller.tenant, job_id)
     if job is None:
         raise JobNotFoundError(_NOT_FOUND)
@@ -57,6 +60,30 @@ def get_job(
     if now_ms > (job.completed_at_epoch_ms or 0) + retained_ms:
         raise ResultExpiredError("The job's result is past its retention.")
     return Fetched(job, result_of(job.result, payloads=payloads))
+
+
+def _hit(
+    cache_key: str,
+    caller: Caller,
+    *,
+    catalogue: Catalogue,
+    cache: ResultCache,
+    state: StateStore,
+    payloads: PayloadStore,
+    now_ms: int,
+) -> Fetched:
+    """The entry, while this tenant may read it and nobody invalidated it."""
+    known = state.read()
+    entry = cache.read(cache_key)
+    allow_shared = catalogue.tenant(caller.tenant).allow_shared_cache
+    if entry is None or not entry.readable_by(caller.tenant, allow_shared=allow_shared):
+        raise JobNotFoundError(_NOT_FOUND)
+    epoch = max(known.epoch(f"model:{entry.model}"), known.epoch(f"tenant:{caller.tenant}"))
+    freshness = entry.freshness(now_ms)
+    over = freshness is Freshness.GONE or (freshness is Freshness.EXPIRED and not known.degraded)
+    if over or not entry.answers(asked_after_ms=epoch):
+        raise JobNotFoundError(_NOT_FOUND)
+    return Fetched(entry, result_of(entry.result, payloads=payloads), freshness)
 
 
 def result_of(result: Payload, *, payloads: PayloadStore) -> bytes:

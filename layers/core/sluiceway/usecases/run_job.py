@@ -12,7 +12,7 @@ from sluiceway.domain.errors import (
     StoreBusyError,
     VendorError,
 )
-from sluiceway.domain.freshness import CacheEntry
+from sluiceway.domain.freshness import CacheEntry, Freshness, lifetime
 from sluiceway.domain.job import (
     LAST_BOUNCE_AFTER_FAILURE_MS,
     LAST_RETURN_RECEIVE,
@@ -25,7 +25,13 @@ from sluiceway.domain.job import (
     JobStatus,
 )
 from sluiceway.domain.lease import Lease
-from sluiceway.domain.payload import INLINE_RESULT_BYTES
+from sluiceway.domain.payload import (
+    INLINE_PLAIN_BYTES,
+    INLINE_RESULT_BYTES,
+    LAST_RESORT_BYTES,
+    Payload,
+    compress,
+)
 from sluiceway.ports import (
     Applied,
     Clock,
@@ -40,6 +46,10 @@ from sluiceway.ports import (
     VendorClient,
 )
 from sluiceway.usecases import payloads as payloads_of
+
+MAX_STORE_TRIES = 8
+FINISH_RESERVE_MS = 6_000
+"""Of a lease: what the last write of a result needs."""
 
 MAX_LOOKS = 5
 """At a job that somebody else moves while we decide."""
@@ -274,7 +284,14 @@ def _call(
     still_wanted: Callable[[], bool],
 ) -> VendorAnswer:
     """One request on the wire. Raises VendorError, also when no time is left to begin it."""
-    body = payloads_of.load(job.input, payloads=worker.payloads)
+    try:
+        body = payloads_of.load(job.input, payloads=worker.payloads)
+    except StoreBusyError as error:
+        message = "The job's input could not be read."
+        raise VendorError("vendor_unavailable", message, retryable=True) from error
+    except (KeyError, ValueError) as error:
+        message = "The job's input is gone or damaged."
+        raise VendorError("vendor_rejected", message, retryable=False) from error
     left_s = lease.working_time_ms(worker.clock.now_ms()) / 1000 - FINISH_MARGIN_S / 2
     if left_s < model.timeout_s.min:
         raise VendorError("vendor_timeout", "The lease left no time for the call.", retryable=True)
@@ -304,12 +321,14 @@ def _complete(
     document: dict[str, object] = {"text": answer.text, "finish_reason": answer.finish_reason}
     if answer.content is not None:
         document["content"] = answer.content
-    result = payloads_of.keep(
-        strict_json.dump(document),
-        f"results/{job.tenant}/{job.job_id}/{job.fence}",
-        inline_bytes=INLINE_RESULT_BYTES,
-        payloads=worker.payloads,
-    )
+    result = _keep(strict_json.dump(document), job, lease, worker)
+    if result is None:
+        message = "The result was paid for, and could not be stored."
+        reason = _error(job, "result_too_large", message, worker.clock.now_ms())
+        worker.telemetry.event("result_lost", job)
+        return _fail(job, reason, delivery, worker, lease=lease) or _lost(
+            job, lease, delivery, worker
+        )
     now_ms = worker.clock.now_ms()
     cost_nanos = model.price.cost_nanos(answer.input_tokens, answer.output_tokens)
     new = transitions.completed(
@@ -323,30 +342,77 @@ def _complete(
         vendor_request_id=answer.vendor_request_id,
         upstream_latency_ms=answer.latency_ms,
     )
-    entry = None
-    # The key names the version that was submitted; another one's answer must not be found by it.
-    same_version = job.model_version == model.version
-    if job.cache_scope != "none" and answer.cacheable and same_version:
-        hard_ms = now_ms + round(model.cache.hard_ttl_s * 1000)
-        entry = CacheEntry(
-            cache_key=job.cache_key,
-            scope=job.cache_scope,
-            tenant=job.tenant,
-            model=job.model,
-            result=result,
-            input_tokens=answer.input_tokens,
-            output_tokens=answer.output_tokens,
-            cost_nanos=cost_nanos,
-            vendor_request_id=answer.vendor_request_id,
-            stored_at_epoch_ms=now_ms,
-            hard_expires_at_epoch_ms=hard_ms,
-            ttl_epoch_s=(hard_ms + round(model.cache.stale_if_error_s * 1000)) // 1000,
-        )
+    entry = _entry(new, answer, model, worker) if _storable(job, answer, model) else None
     written = _write(job, new, worker, lease=lease, entry=entry)
     if not isinstance(written, Applied):
         return _lost(job, lease, delivery, worker)
     worker.telemetry.event("job_completed", written.job)
     return Acknowledge()
+
+
+def _keep(document: bytes, job: Job, lease: Lease, worker: Worker) -> Payload | None:
+    """The result where it will be read from; None when it is too big for the only place left.
+
+    It is paid for: the payload store is tried as long as the lease allows, then the row takes what
+    it can.
+    """
+    # No tenant in the name: whoever shares the entry is given an address of the object.
+    name = f"results/{job.job_id}/{job.fence}"
+    for turn in range(MAX_STORE_TRIES):
+        try:
+            return payloads_of.keep(
+                document, name, inline_bytes=INLINE_RESULT_BYTES, payloads=worker.payloads
+            )
+        except StoreBusyError:
+            worker.telemetry.event("payload_store_failed", job)
+            pause_s = worker.rand() * 2**turn
+            if lease.working_time_ms(worker.clock.now_ms()) < FINISH_RESERVE_MS + pause_s * 1000:
+                break
+            worker.pause(pause_s)
+    packed = compress(document)
+    fits = len(packed) <= LAST_RESORT_BYTES and len(document) <= INLINE_PLAIN_BYTES
+    return Payload(inline=packed) if fits else None
+
+
+def _storable(job: Job, answer: VendorAnswer, model: Model) -> bool:
+    """Whether others may have this answer, too.
+
+    The key names the version that was submitted; another one's answer must not be found by it.
+    """
+    wanted = job.cache_scope != "none" and job.cache_mode != "bypass" and not job.no_store
+    return wanted and answer.cacheable and job.model_version == model.version
+
+
+def _entry(job: Job, answer: VendorAnswer, model: Model, worker: Worker) -> CacheEntry:
+    """The entry that `job`, which has the result, leaves."""
+    stored_at_ms = job.completed_at_epoch_ms or 0
+    times = lifetime(
+        stored_at_ms,
+        soft_ttl_s=model.cache.soft_ttl_s,
+        hard_ttl_s=model.cache.hard_ttl_s,
+        stale_if_error_s=model.cache.stale_if_error_s,
+        jitter=model.cache.jitter,
+        rand=worker.rand(),
+        ttl_s=job.cache_ttl_s,
+    )
+    return CacheEntry(
+        cache_key=job.cache_key,
+        scope=job.cache_scope,
+        tenant=job.entry_tenant,
+        model=job.model,
+        result=job.result or Payload(),
+        input_tokens=answer.input_tokens,
+        output_tokens=answer.output_tokens,
+        cost_nanos=job.cost_nanos or 0,
+        asked_at_epoch_ms=job.started_at_epoch_ms or stored_at_ms,
+        stored_at_epoch_ms=stored_at_ms,
+        soft_expires_at_epoch_ms=times.soft_expires_at_epoch_ms,
+        hard_expires_at_epoch_ms=times.hard_expires_at_epoch_ms,
+        kept_until_epoch_ms=times.kept_until_epoch_ms,
+        ttl_epoch_s=-(-times.kept_until_epoch_ms // 1000),
+        upstream_latency_ms=answer.latency_ms,
+        vendor_request_id=answer.vendor_request_id,
+    )
 
 
 def _complete_from_cache(
@@ -358,6 +424,7 @@ def _complete_from_cache(
         now_ms=worker.clock.now_ms(),
         result=entry.result,
         source="cache",
+        stored_at_ms=entry.stored_at_epoch_ms,
         input_tokens=entry.input_tokens,
         output_tokens=entry.output_tokens,
         saved_nanos=entry.cost_nanos,
@@ -439,9 +506,9 @@ def _fail(
     if isinstance(written, Moved):
         return None
     worker.telemetry.event("job_failed", new, **_about(reason))
-    if last:
+    if new.status is JobStatus.DEAD_LETTERED:
         worker.telemetry.event("job_dead_lettered", new)
-    return _bounce(new, delivery, worker)
+    return Acknowledge() if new.refresh else _bounce(new, delivery, worker)
 
 
 def _write(
@@ -475,6 +542,8 @@ def _send_on(job: Job, delivery: Delivery, worker: Worker) -> Decision | None:
 
     None: the job was redriven, or moved.
     """
+    if job.refresh:
+        return Acknowledge()  # Its entry cools down; the next refresh is another job.
     failed_at_ms = job.failed_at_epoch_ms or 0
     if delivery.enqueued_at_ms > failed_at_ms + REDRIVE_AFTER_FAILURE_MS:
         now_ms = worker.clock.now_ms()
@@ -503,12 +572,16 @@ def _bounce(job: Job, delivery: Delivery, worker: Worker) -> Decision:
 
 
 def _fresh_entry(job: Job, worker: Worker) -> CacheEntry | None:
-    if job.cache_scope == "none":
+    if job.cache_scope == "none" or job.cache_mode == "bypass":
         return None
     entry = worker.cache.read(job.cache_key)
-    if entry is None or not entry.answers(worker.clock.now_ms()):
+    if entry is None or entry.freshness(worker.clock.now_ms()) is not Freshness.FRESH:
         return None
-    return entry
+    young = entry.answers(
+        not_older_than_ms=job.not_older_than_epoch_ms or 0,
+        asked_after_ms=job.asked_after_epoch_ms or 0,
+    )
+    return entry if young else None
 
 
 def _lost(job: Job, lease: Lease, delivery: Delivery, worker: Worker) -> Decision:

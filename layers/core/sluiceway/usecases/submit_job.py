@@ -1,26 +1,31 @@
 """Submit: a request becomes a cache hit, an attachment to an open job, or a new job."""
 
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from sluiceway.domain import ids, strict_json
 from sluiceway.domain.catalogue import Catalogue, Model
 from sluiceway.domain.counters import shard_caps
-from sluiceway.domain.errors import QuotaExceededError, StoreBusyError, ValidationFailedError
-from sluiceway.domain.freshness import CacheEntry
+from sluiceway.domain.errors import (
+    CacheMissError,
+    QuotaExceededError,
+    StoreBusyError,
+    ValidationFailedError,
+)
+from sluiceway.domain.freshness import REFRESH_DEADLINE_S, CacheEntry, Freshness
 from sluiceway.domain.job import (
     ROW_OUTLIVES_DEADLINE_S,
     SEND_STARTS_WITHIN_MS,
     Job,
     submitted,
 )
-from sluiceway.domain.keys import Keys, Work, keys_of
-from sluiceway.domain.payload import INLINE_INPUT_BYTES
+from sluiceway.domain.keys import Work, keys_of
+from sluiceway.domain.payload import INLINE_INPUT_BYTES, Payload
 from sluiceway.domain.request import SubmitRequest
 from sluiceway.domain.webhook import MAX_CALLBACKS
 from sluiceway.ports import (
     Applied,
+    BudgetSpent,
     CapReached,
     Claimed,
     Clock,
@@ -28,6 +33,8 @@ from sluiceway.ports import (
     JobStore,
     PayloadStore,
     ResultCache,
+    ServiceState,
+    StateStore,
 )
 from sluiceway.usecases import payloads as payloads_of
 from sluiceway.usecases.authorize import Caller
@@ -53,7 +60,11 @@ class Hit:
     """The cache has the answer; `result` is its document."""
 
     entry: CacheEntry
+    freshness: Freshness
+    """Never GONE; EXPIRED only in degraded mode."""
     result: bytes
+    refresh: Job | None = None
+    """The job that this reader queued to renew the entry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,43 +75,152 @@ class Accepted:
     deduplicated: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Submitter:
+    """What a submit needs from the outside."""
+
+    catalogue: Catalogue
+    jobs: JobStore
+    cache: ResultCache
+    state: StateStore
+    payloads: PayloadStore
+    queue: JobQueue
+    clock: Clock
+    randomness: Callable[[int], bytes]
+    rand: Callable[[], float]
+    """In [0, 1)."""
+
+
 def submit_job(
-    request: SubmitRequest,
-    caller: Caller,
-    origin: Origin,
-    *,
-    catalogue: Catalogue,
-    jobs: JobStore,
-    cache: ResultCache,
-    payloads: PayloadStore,
-    queue: JobQueue,
-    clock: Clock,
-    randomness: Callable[[int], bytes],
+    request: SubmitRequest, caller: Caller, origin: Origin, submitter: Submitter
 ) -> Hit | Accepted:
     """Answers a submit. An accepted job will end, whatever happens to its message.
 
-    Raises ModelNotFoundError, QuotaExceededError (in-flight cap), StoreBusyError, and
-    ValidationFailedError when the open job has as many callbacks as it may have.
+    Raises ModelNotFoundError, ForbiddenError, CacheMissError, QuotaExceededError (open jobs, or the
+    day's budget of jobs past the cache), StoreBusyError, and ValidationFailedError when the open
+    job has as many callbacks as it may have.
     """
-    model = catalogue.model(request.model)
-    tenant = catalogue.tenant(caller.tenant)
-    scope = _scope(model, allow_shared=tenant.allow_shared_cache)
-    now_ms = clock.now_ms()
-    keys = _keys(request, caller, model, scope, now_ms)
+    model = submitter.catalogue.model(request.model)
+    tenant = submitter.catalogue.tenant(caller.tenant)
+    past_the_cache = request.cache.mode in {"refresh", "bypass"}
+    if past_the_cache:
+        caller.require("bypass")
+    known, now_ms = submitter.state.read(), submitter.clock.now_ms()
+    job = _job(request, caller, origin, model, known, now_ms, submitter)
+    if job.cache_scope != "none" and not past_the_cache:
+        hit = _look_up(request, job, model, submitter, degraded=known.degraded)
+        if hit is not None:
+            return hit
+    if request.cache.mode == "only":
+        raise CacheMissError("There is no cached answer, and only one was asked for.")
+    kept = _with_input(job, request, f"inputs/{job.tenant}/{job.job_id}", submitter.payloads)
+    caps = shard_caps(tenant.in_flight)
+    return _claim(kept, caps, tenant.bypasses_per_day if past_the_cache else 0, submitter)
 
-    if scope != "none":
-        entry = cache.read(keys.cache_key)
-        if entry is not None and entry.answers(now_ms):
-            # An entry whose object was collected is a miss: there is no answer any more.
-            with suppress(KeyError):
-                return Hit(entry, payloads_of.load(entry.result, payloads=payloads))
 
-    job_id = ids.job_id(now_ms, randomness(ids.RANDOM_BYTES))
-    lane = request.priority or ("batch" if model.weight == "heavy" else "interactive")
-    job = submitted(
+def _look_up(
+    request: SubmitRequest, job: Job, model: Model, submitter: Submitter, *, degraded: bool
+) -> Hit | None:
+    """The entry that answers in place of `job`; a stale one is refreshed behind its reader."""
+    now_ms = job.created_at_epoch_ms
+    entry = submitter.cache.read(job.cache_key)
+    if entry is None or not entry.answers(
+        not_older_than_ms=job.not_older_than_epoch_ms or 0,
+        asked_after_ms=job.asked_after_epoch_ms or 0,
+    ):
+        return None
+    freshness = entry.freshness(now_ms)
+    if freshness is Freshness.GONE or (freshness is Freshness.EXPIRED and not degraded):
+        return None
+    try:
+        result = payloads_of.load(entry.result, payloads=submitter.payloads)
+    except KeyError:  # Its object was collected: there is no answer any more.
+        return None
+    beta = model.cache.early_refresh
+    wanted = freshness is Freshness.STALE or (
+        freshness is Freshness.FRESH and entry.early(now_ms, beta=beta, rand=submitter.rand())
+    )
+    refresh = None
+    if wanted and request.cache.mode != "only" and entry.may_be_refreshed(now_ms):
+        refresh = _queue_refresh(request, job, entry, submitter)
+    return Hit(entry, freshness, result, refresh)
+
+
+def _queue_refresh(
+    request: SubmitRequest, job: Job, entry: CacheEntry, submitter: Submitter
+) -> Job | None:
+    """The job that renews the entry; None when another reader was first.
+
+    The reader has its answer whatever happens here: when the tables are busy the next reader does
+    it.
+    """
+    now_ms = job.created_at_epoch_ms
+    refresh = submitted(
+        replace(
+            job,
+            tenant=ids.REFRESH_PREFIX + job.cache_key,
+            job_key=f"refresh:{job.cache_key}",
+            refreshes_for=entry.tenant,
+            cache_mode="refresh",
+            cache_ttl_s=None,
+            not_older_than_epoch_ms=None,
+            asked_after_epoch_ms=now_ms,
+            lane="batch",
+            callback_urls=(),
+            metadata={},
+            deadline_s=REFRESH_DEADLINE_S,
+            deadline_epoch_ms=now_ms + REFRESH_DEADLINE_S * 1000,
+            ttl_epoch_s=now_ms // 1000 + REFRESH_DEADLINE_S + ROW_OUTLIVES_DEADLINE_S,
+        )
+    )
+    name = f"inputs/refresh/{job.cache_key}"
+    kept = _with_input(refresh, request, name, submitter.payloads)
+    try:
+        if not submitter.jobs.queue_refresh(kept, entry):
+            return None
+    except StoreBusyError:
+        return None
+    submitter.queue.send(kept)
+    return kept
+
+
+def _job(
+    request: SubmitRequest,
+    caller: Caller,
+    origin: Origin,
+    model: Model,
+    known: ServiceState,
+    now_ms: int,
+    submitter: Submitter,
+) -> Job:
+    """The job that the request asks for, but for its input."""
+    tenant = submitter.catalogue.tenant(caller.tenant)
+    scope = _scope(request, model, allow_shared=tenant.allow_shared_cache)
+    wish = request.cache
+    tenant_epoch = known.epoch(f"tenant:{caller.tenant}")
+    keys = keys_of(
+        Work(
+            operation=OPERATION,
+            tenant=caller.tenant,
+            model=request.model,
+            model_version=model.version,
+            input=request.plain_input(),
+            options=request.options,
+            locale=request.locale,
+            safety_profile=request.safety_profile,
+            cache_scope=scope,
+            window=now_ms // 1000 // model.key_window_s if model.key_window_s else None,
+            model_epoch=known.epoch(f"model:{request.model}"),
+            tenant_epoch=tenant_epoch,
+            cache_mode="use" if wish.mode == "only" else wish.mode,
+            no_store=wish.no_store,
+        )
+    )
+    asked_after_ms = now_ms if wish.mode == "refresh" else tenant_epoch
+    return submitted(
         Job(
             tenant=caller.tenant,
-            job_id=job_id,
+            job_id=ids.job_id(now_ms, submitter.randomness(ids.RANDOM_BYTES)),
             model=request.model,
             model_version=model.version,
             job_key=keys.job_key,
@@ -110,15 +230,17 @@ def submit_job(
             correlation_id=origin.correlation_id,
             trace_header=origin.trace_header,
             key_id=caller.key_id,
+            cache_mode=wish.mode,
+            no_store=wish.no_store,
+            cache_ttl_s=wish.ttl_s,
+            not_older_than_epoch_ms=(
+                None if wish.max_age_s is None else now_ms - wish.max_age_s * 1000
+            ),
+            asked_after_epoch_ms=asked_after_ms or None,
             metadata=request.metadata,
             callback_urls=() if request.callback_url is None else (request.callback_url,),
-            input=payloads_of.keep(
-                strict_json.dump({"input": request.plain_input(), "options": request.options}),
-                f"inputs/{caller.tenant}/{job_id}",
-                inline_bytes=INLINE_INPUT_BYTES,
-                payloads=payloads,
-            ),
-            lane=lane,
+            input=Payload(),
+            lane=request.priority or ("batch" if model.weight == "heavy" else "interactive"),
             counter_shard=0,
             created_at_epoch_ms=now_ms,
             enqueued_at_epoch_ms=now_ms,
@@ -127,28 +249,45 @@ def submit_job(
             ttl_epoch_s=now_ms // 1000 + request.deadline_s + ROW_OUTLIVES_DEADLINE_S,
         )
     )
-    return _claim(job, shard_caps(tenant.in_flight), jobs=jobs, queue=queue, clock=clock)
 
 
-def _claim(job: Job, caps: list[int], *, jobs: JobStore, queue: JobQueue, clock: Clock) -> Accepted:
+def _with_input(job: Job, request: SubmitRequest, name: str, payloads: PayloadStore) -> Job:
+    """The job with what the vendor will be asked, frozen."""
+    body = strict_json.dump({"input": request.plain_input(), "options": request.options})
+    kept = payloads_of.keep(body, name, inline_bytes=INLINE_INPUT_BYTES, payloads=payloads)
+    return replace(job, input=kept)
+
+
+def _claim(job: Job, caps: list[int], bypasses_per_day: int, submitter: Submitter) -> Accepted:
     """Writes the job, or finds the one that has its claim."""
+    jobs, queue = submitter.jobs, submitter.queue
     replacing: str | None = None
     for _ in range(MAX_CLAIM_LOOKS):
-        outcome = jobs.submit(job, shard_caps=caps, replacing=replacing)
+        outcome = jobs.submit(
+            job, shard_caps=caps, replacing=replacing, bypasses_per_day=bypasses_per_day
+        )
         if isinstance(outcome, CapReached):
             raise QuotaExceededError(
                 f"There may be {sum(caps)} open jobs at once.", retry_after_s=10
+            )
+        if isinstance(outcome, BudgetSpent):
+            raise QuotaExceededError(
+                f"{bypasses_per_day} jobs a day (UTC) may go past the cache.",
+                retry_after_s=_DAY_S - job.created_at_epoch_ms // 1000 % _DAY_S,
             )
         if not isinstance(outcome, Claimed):
             queue.send(outcome.job)
             return Accepted(outcome.job, deduplicated=False)
         holder = jobs.get(job.tenant, outcome.job_id)
         if holder is not None and holder.open and (told := _tell_too(holder, job, jobs=jobs)):
-            told = _hurry(told, job.lane, jobs=jobs, queue=queue, clock=clock)
+            told = _hurry(told, job.lane, jobs=jobs, queue=queue, clock=submitter.clock)
             return Accepted(told, deduplicated=True)
         # The holder ended and its claim stayed, or ended in between: the claim counts as ended.
         replacing = outcome.job_id
     raise StoreBusyError("The job's claim kept changing hands.", retry_after_s=1)
+
+
+_DAY_S = 24 * 3600
 
 
 def _tell_too(holder: Job, job: Job, *, jobs: JobStore) -> Job | None:
@@ -179,25 +318,10 @@ def _hurry(holder: Job, lane: str, *, jobs: JobStore, queue: JobQueue, clock: Cl
     return holder
 
 
-def _scope(model: Model, *, allow_shared: bool) -> str:
-    """`shared` only when model and partner both allow it."""
+def _scope(request: SubmitRequest, model: Model, *, allow_shared: bool) -> str:
+    """`shared` only when model and partner both allow it; `none` for an answer left to chance."""
+    if model.cache.only_deterministic and request.options.get("temperature") != 0:
+        return "none"
     if model.cache.scope == "shared" and not allow_shared:
         return "tenant"
     return model.cache.scope
-
-
-def _keys(request: SubmitRequest, caller: Caller, model: Model, scope: str, now_ms: int) -> Keys:
-    return keys_of(
-        Work(
-            operation=OPERATION,
-            tenant=caller.tenant,
-            model=request.model,
-            model_version=model.version,
-            input=request.plain_input(),
-            options=request.options,
-            locale=request.locale,
-            safety_profile=request.safety_profile,
-            cache_scope=scope,
-            window=now_ms // 1000 // model.key_window_s if model.key_window_s else None,
-        )
-    )

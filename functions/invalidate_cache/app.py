@@ -1,0 +1,27 @@
+"""The invalidator: an event on the bus makes cached answers invalid.
+
+So a release that changes a model's answers can say so, without a key of this API.
+"""
+
+from typing import Any
+
+from aws_lambda_powertools.utilities.typing import LambdaContext
+from sluiceway import bootstrap
+from sluiceway.bootstrap import InvalidateDeps
+from sluiceway.domain.request import parse_invalidation
+from sluiceway.usecases.invalidate_cache import Invalidation, invalidate_cache
+
+
+def handler(event: dict[str, Any], context: LambdaContext) -> None:
+    """Takes an EventBridge event `CacheInvalidate` of the source `sluiceway.ops`."""
+    handle(event, context, bootstrap.invalidate_deps())
+
+
+def handle(event: dict[str, Any], context: LambdaContext, deps: InvalidateDeps) -> None:
+    """Raises for an event that can't be followed: it ends in the function's failure queue."""
+    with deps.telemetry.invocation(context):
+        event_id = str(event.get("id", ""))
+        what = Invalidation.of(parse_invalidation(event.get("detail")))
+        invalidate_cache(
+            what, actor=f"event:{event_id}", request_id=event_id, invalidator=deps.invalidator
+        )

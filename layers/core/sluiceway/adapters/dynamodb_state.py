@@ -1,0 +1,74 @@
+"""The service's state in one row of the Coordination table (port StateStore).
+
+Attributes: `model:<name>` and `tenant:<name>` (epochs), `degraded_since_epoch_ms`.
+"""
+
+from sluiceway.adapters.dynamodb import Table, Write
+from sluiceway.ports import Clock, ServiceState
+
+COPY_LIVES_MS = 4_500
+"""With the time of a read less than the 5 s in which a change must be seen everywhere."""
+
+_KEY = {"coordination_key": "state"}
+
+
+class DynamoDBState:
+    """Weakness: one row is read by every process each 5 s, and holds some 8,000 epochs at most."""
+
+    def __init__(self, table: Table, coordination: str, *, clock: Clock) -> None:
+        """`coordination`: name of the Coordination table."""
+        self._table = table
+        self._name = coordination
+        self._clock = clock
+        self._copy = ServiceState()
+        self._copied_at_ms = -COPY_LIVES_MS
+
+    def read(self) -> ServiceState:
+        """See StateStore."""
+        now_ms = self._clock.now_ms()
+        # A clock that went back makes the copy old, too.
+        if not 0 <= now_ms - self._copied_at_ms < COPY_LIVES_MS:
+            values = self._table.read(self._name, _KEY) or {}
+            self._copy = ServiceState(
+                epochs={name: value for name, value in values.items() if ":" in name},
+                degraded_since_epoch_ms=values.get("degraded_since_epoch_ms"),
+            )
+            self._copied_at_ms = now_ms
+        return self._copy
+
+    def invalidate(self, subject: str, *, now_ms: int) -> int:
+        """See StateStore."""
+        epoch = now_ms
+        while True:
+            refusal = self._table.write(
+                Write(
+                    self._name,
+                    _KEY,
+                    update="SET #epoch = :epoch",
+                    condition="attribute_not_exists(#epoch) OR #epoch < :epoch",
+                    values={"epoch": epoch},
+                    names={"epoch": subject},
+                )
+            )
+            if refusal is None:
+                return epoch
+            # Another clock is ahead; an epoch only ever grows.
+            epoch = (refusal.old or {}).get(subject, epoch) + 1
+
+    def set_degraded(self, since_ms: int | None) -> None:
+        """See StateStore."""
+        self._table.write(
+            Write(
+                self._name,
+                _KEY,
+                update=(
+                    "REMOVE #degraded_since_epoch_ms"
+                    if since_ms is None
+                    else "SET #degraded_since_epoch_ms = :since"
+                ),
+                condition="attribute_exists(#degraded_since_epoch_ms)"
+                if since_ms is None
+                else "attribute_not_exists(#degraded_since_epoch_ms)",
+                values={"since": since_ms},
+            )
+        )
