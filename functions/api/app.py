@@ -133,7 +133,16 @@ def get_one_job(job_id: str) -> Response[str]:
     if isinstance(found, CacheEntry):
         return _hit(found, fetched.freshness, fetched.result or b"{}")
     now_ms = deps.submitter.clock.now_ms()
-    reply = job_reply(200, found, fetched.result, base_path=_base_path(), now_ms=now_ms)
+    reply = job_reply(
+        200,
+        found,
+        fetched.result,
+        base_path=_base_path(),
+        now_ms=now_ms,
+        fallback=fetched.fallback,
+    )
+    if fetched.fallback is not None and reply.too_large:
+        reply = reply.without_fallback()
     return _response(_of_bearable_size(reply, found.result))
 
 

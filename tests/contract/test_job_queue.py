@@ -13,7 +13,7 @@ from moto import mock_aws
 from pydantic import TypeAdapter, ValidationError
 from sluiceway.adapters.sqs_queue import SQSJobQueue, read_body
 from sluiceway.domain import job as transitions
-from sluiceway.domain.catalogue import Name
+from sluiceway.domain.catalogue import Name, Service
 from sluiceway.usecases.sweep_jobs import Sweeper, sweep_jobs
 
 from tests.fakes.examples import a_job
@@ -23,6 +23,7 @@ from tests.fakes.in_memory import (
     InMemoryDueJobs,
     InMemoryJobs,
     InMemoryQueue,
+    InMemoryState,
     RecordingTelemetry,
     World,
 )
@@ -287,12 +288,14 @@ def test_sqs_message_of_a_sweep_carries_the_submits_trace_without_its_lineage(
     sweep_jobs(
         Sweeper(
             jobs=InMemoryJobs(world, clock=clock),
+            state=InMemoryState(world),
             due_jobs=InMemoryDueJobs(world),
             queue=sqs.queue,
             clock=clock,
             telemetry=RecordingTelemetry(),
             time_left_ms=lambda: 60_000,
             pause=clock.pause,
+            service=Service(),
         )
     )
 

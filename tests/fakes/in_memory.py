@@ -265,7 +265,7 @@ class InMemoryJobs:
                     due_shard=due_shard(new.job_id),
                 )
             elif ends:
-                self._settle(new)
+                self._settle(new, stored=entry is not None)
             self._write(current, old, new)
             if lease is not None:
                 self.release(lease)
@@ -357,7 +357,7 @@ class InMemoryJobs:
         ends_at_epoch_ms = job.deadline_epoch_ms + CLAIM_OUTLIVES_DEADLINE_MS
         self._world.claims[job.job_key] = Claim(job.job_id, ends_at_epoch_ms)
 
-    def _settle(self, job: Job) -> None:
+    def _settle(self, job: Job, *, stored: bool = False) -> None:
         """A claim that is gone or another's is left alone."""
         claim = self._world.claims.get(job.job_key)
         if claim and claim.job_id == job.job_id:
@@ -366,14 +366,15 @@ class InMemoryJobs:
             self._world.in_flight[job.tenant, job.counter_shard] -= 1
             return
         entry = self._world.entries.get(job.cache_key)
-        if job.status is JobStatus.FAILED and entry and entry.refresh_job_id == job.job_id:
+        if not stored and entry and entry.refresh_job_id == job.job_id:
             failures = entry.refresh_failures + 1
+            ended_at_ms = job.failed_at_epoch_ms or job.completed_at_epoch_ms or 0
             self._world.entries[job.cache_key] = replace(
                 entry,
                 refresh_until_epoch_ms=None,
-                refresh_after_epoch_ms=(job.failed_at_epoch_ms or 0) + cool_down_ms(failures),
+                refresh_after_epoch_ms=ended_at_ms + cool_down_ms(failures),
                 refresh_failures=failures,
-                refresh_error=job.error.code if job.error else "",
+                refresh_error=job.error.code if job.error else "not_cacheable",
             )
 
     def _write(self, current: Job, old: Job, new: Job) -> None:
@@ -468,10 +469,12 @@ class InMemoryState:
             self._world.epochs[subject] = epoch
             return epoch
 
-    def set_degraded(self, since_ms: int | None) -> None:
+    def set_degraded(self, since_ms: int | None) -> bool:
         with self._world.lock:
-            if since_ms is None or self._world.degraded_since_epoch_ms is None:
-                self._world.degraded_since_epoch_ms = since_ms
+            if (since_ms is None) is (self._world.degraded_since_epoch_ms is None):
+                return False
+            self._world.degraded_since_epoch_ms = since_ms
+            return True
 
 
 class InMemoryAudit:

@@ -196,12 +196,14 @@ class Stage:
         deps = SweepDeps(
             sweeper=lambda time_left_ms: Sweeper(
                 jobs=self.jobs,
+                state=self.state,
                 due_jobs=InMemoryDueJobs(self.world),
                 queue=self.queue,
                 clock=self.clock,
                 telemetry=self.telemetry,
                 time_left_ms=time_left_ms,
                 pause=self.clock.pause,
+                service=CATALOGUE.service,
             ),
             telemetry=self.telemetry,
         )

@@ -11,7 +11,7 @@ from sluiceway.adapters.dynamodb_due_jobs import DynamoDBDueJobs
 from sluiceway.adapters.dynamodb_jobs import _job_of
 
 from tests.contract.harness import DynamoDBRows, make_tables, store_on, template_resources
-from tests.fakes.in_memory import Claim, InMemoryPayloads, LeaseRow, World
+from tests.fakes.in_memory import Claim, InMemoryPayloads, InMemoryState, LeaseRow, World
 from tests.protocol.events import Change
 from tests.protocol.stage import Stores
 
@@ -51,7 +51,15 @@ def on_moto(clock: FakeClock) -> Stores:
 
     due_jobs = DynamoDBDueJobs(Table(client), tables.names.jobs)
     stream = RealStream(client, tables.names.jobs, clock.now_ms)
-    return Stores(store.jobs, due_jobs, store.cache, InMemoryPayloads(World()), look, stream.read)
+    return Stores(
+        jobs=store.jobs,
+        due_jobs=due_jobs,
+        cache=store.cache,
+        state=InMemoryState(World()),
+        payloads=InMemoryPayloads(World()),
+        look=look,
+        changes=stream.read,
+    )
 
 
 class RealStream:

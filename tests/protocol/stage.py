@@ -40,7 +40,7 @@ from sluiceway.usecases.authorize import Caller
 from sluiceway.usecases.cancel_job import cancel_job
 from sluiceway.usecases.publish_events import publish_events
 from sluiceway.usecases.run_job import Acknowledge, Delivery, Worker, run_job
-from sluiceway.usecases.submit_job import Accepted, Hit, Origin, submit_job
+from sluiceway.usecases.submit_job import Accepted, Hit, Origin, Submitter, submit_job
 from sluiceway.usecases.sweep_jobs import LOOK_AHEAD_MS, Sweeper, sweep_jobs
 from sluiceway_cli import dlq
 from sluiceway_cli.dead_letters import DeadLetters
@@ -52,6 +52,7 @@ from tests.fakes.in_memory import (
     InMemoryDueJobs,
     InMemoryJobs,
     InMemoryPayloads,
+    InMemoryState,
     RecordingTelemetry,
     World,
 )
@@ -61,7 +62,7 @@ from tests.protocol.events import Rows, Stream, Told
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from sluiceway.ports import DueJobs, JobQueue, JobStore, PayloadStore, ResultCache
+    from sluiceway.ports import DueJobs, JobQueue, JobStore, PayloadStore, ResultCache, StateStore
 
     from tests.protocol.events import Change
 
@@ -339,6 +340,7 @@ class Stores:
     jobs: JobStore
     due_jobs: DueJobs
     cache: ResultCache
+    state: StateStore
     payloads: PayloadStore
     look: Callable[[], World]
     changes: Callable[[], list[Change]]
@@ -353,6 +355,7 @@ def in_memory(clock: FakeClock) -> Stores:
         jobs=InMemoryJobs(world, clock=clock),
         due_jobs=InMemoryDueJobs(world),
         cache=InMemoryCache(world),
+        state=InMemoryState(world),
         payloads=InMemoryPayloads(world),
         look=lambda: world,
         changes=rows.read,
@@ -454,13 +457,17 @@ class Stage:
                 ),
                 Caller(tenant, frozenset({"submit"}), "key_1"),
                 Origin("request-1", "correlation-1"),
-                catalogue=CATALOGUE,
-                jobs=cast("JobStore", self._port(self.stores.jobs, "jobs")),
-                cache=cast("ResultCache", self._port(self.stores.cache, "cache")),
-                payloads=cast("PayloadStore", self._port(self.stores.payloads, "payloads")),
-                queue=cast("JobQueue", self._port(self.lanes, "lanes")),
-                clock=self.clock,
-                randomness=lambda size: next(self._serial).to_bytes(size, "big"),
+                Submitter(
+                    catalogue=CATALOGUE,
+                    jobs=cast("JobStore", self._port(self.stores.jobs, "jobs")),
+                    cache=cast("ResultCache", self._port(self.stores.cache, "cache")),
+                    state=cast("StateStore", self._port(self.stores.state, "state")),
+                    payloads=cast("PayloadStore", self._port(self.stores.payloads, "payloads")),
+                    queue=cast("JobQueue", self._port(self.lanes, "lanes")),
+                    clock=self.clock,
+                    randomness=lambda size: next(self._serial).to_bytes(size, "big"),
+                    rand=lambda: self.rand,
+                ),
             )
 
         try:
@@ -529,12 +536,14 @@ class Stage:
         end_ms = self.now_ms + SWEEP_MS
         sweeper = Sweeper(
             jobs=cast("JobStore", self._port(self.stores.jobs, "jobs")),
+            state=cast("StateStore", self._port(self.stores.state, "state")),
             due_jobs=cast("DueJobs", self._port(self.stores.due_jobs, "due_jobs")),
             queue=cast("JobQueue", self._port(self.lanes, "lanes")),
             clock=self.clock,
             telemetry=self.telemetry,
             time_left_ms=lambda: end_ms - self.now_ms,
             pause=lambda s: self.advance(round(s * 1000)),
+            service=CATALOGUE.service,
         )
         self._sweep_at_ms = self.now_ms + SWEEP_EVERY_MS
         try:

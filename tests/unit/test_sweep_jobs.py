@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from sluiceway.domain import job as transitions
+from sluiceway.domain.catalogue import Service
 from sluiceway.domain.errors import StoreBusyError
 from sluiceway.domain.job import DUE_SHARDS, Job, JobStatus
 from sluiceway.domain.lease import CLOCK_SKEW_MS
@@ -77,6 +78,7 @@ class Minute(Bench):
         self.due_jobs = CountingDueJobs(self.world)
         self.due_jobs.calls = self.calls
         self.store: JobStore = self.jobs
+        self.state = InMemoryState(self.world)
         self.in_pauses: list[Callable[[], object]] = []
         """What others do while a sweep pauses, one each time."""
 
@@ -90,12 +92,14 @@ class Minute(Bench):
         return sweep_jobs(
             Sweeper(
                 jobs=self.store,
+                state=self.state,
                 due_jobs=self.due_jobs,
                 queue=self.queue,
                 clock=self.clock,
                 telemetry=self.telemetry,
                 time_left_ms=lambda: self.time_left_ms,
                 pause=self.pause_sweep,
+                service=Service(),
             ),
             poll=poll,
         )
@@ -596,13 +600,15 @@ def test_sweep_stops_in_time_and_the_next_goes_on(minute: Minute) -> None:
         return next(left)
 
     sweeper = Sweeper(
-        minute.jobs,
-        minute.due_jobs,
-        minute.queue,
-        minute.clock,
-        minute.telemetry,
-        time_left,
-        minute.pause_sweep,
+        jobs=minute.jobs,
+        state=minute.state,
+        due_jobs=minute.due_jobs,
+        queue=minute.queue,
+        clock=minute.clock,
+        telemetry=minute.telemetry,
+        time_left_ms=time_left,
+        pause=minute.pause_sweep,
+        service=Service(),
     )
 
     first = sweep_jobs(sweeper)

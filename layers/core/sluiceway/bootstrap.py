@@ -257,6 +257,7 @@ def sweep_deps() -> SweepDeps:
     """For functions/sweep_jobs."""
     from sluiceway.adapters.dynamodb_due_jobs import DynamoDBDueJobs  # noqa: PLC0415
     from sluiceway.adapters.dynamodb_jobs import DynamoDBJobs, TableNames  # noqa: PLC0415
+    from sluiceway.adapters.dynamodb_state import DynamoDBState  # noqa: PLC0415
     from sluiceway.usecases.sweep_jobs import Sweeper  # noqa: PLC0415
 
     settings = Settings.from_environment("jobs_table", "cache_table", "coordination_table", *_LANES)
@@ -266,16 +267,20 @@ def sweep_deps() -> SweepDeps:
     jobs = DynamoDBJobs(table, names, clock=clock)
     due_jobs = DynamoDBDueJobs(table, settings.jobs_table)
     queue = _queue(settings, telemetry)
+    state = DynamoDBState(table, settings.coordination_table, clock=clock)
+    service = _catalogue(telemetry).service
 
     def sweeper(time_left_ms: Callable[[], int]) -> Sweeper:
         return Sweeper(
             jobs=jobs,
+            state=state,
             due_jobs=due_jobs,
             queue=queue,
             clock=clock,
             telemetry=telemetry,
             time_left_ms=time_left_ms,
             pause=time.sleep,
+            service=service,
         )
 
     return SweepDeps(sweeper, telemetry)

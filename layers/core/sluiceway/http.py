@@ -16,6 +16,7 @@ from sluiceway.domain.errors import (
 )
 from sluiceway.domain.freshness import CacheEntry, Freshness
 from sluiceway.domain.job import Job, JobStatus
+from sluiceway.usecases.get_job import Fallback
 from sluiceway.usecases.invalidate_cache import Invalidated
 
 STATUS: Mapping[str, int] = {
@@ -76,6 +77,10 @@ class Reply:
         """Whether Lambda couldn't return it: the body travels as a JSON string within JSON."""
         return len(json.dumps(self.serialised())) > MAX_REPLY_BYTES
 
+    def without_fallback(self) -> "Reply":
+        """The same without an old answer: the job's own will come."""
+        return replace(self, body={n: value for n, value in self.body.items() if n != "fallback"})
+
     def with_result_url(self, url: str) -> "Reply":
         """The same without the result, and with the address from which it is fetched."""
         body = {name: value for name, value in self.body.items() if name != "result"}
@@ -111,6 +116,7 @@ def job_reply(
     base_path: str,
     now_ms: int,
     deduplicated: bool = False,
+    fallback: Fallback | None = None,
 ) -> Reply:
     """A job as the partner sees it."""
     self_url = f"{base_path}/jobs/{job.job_id}"
@@ -137,6 +143,11 @@ def job_reply(
             "output_tokens": job.output_tokens,
             "cost": _cost(job.cost_nanos),
             "saved": _cost(job.saved_nanos),
+        }
+    if fallback is not None:
+        body["fallback"] = {
+            "result": _result(fallback.result, fallback.entry.vendor_request_id),
+            "age_s": fallback.entry.age_s(now_ms),
         }
     if job.error is not None and not job.open:
         body["error"] = {

@@ -263,8 +263,8 @@ class StateStore(Protocol):
         """Raises the epoch of `model:NAME` or `tenant:NAME`; gives the new one."""
         ...
 
-    def set_degraded(self, since_ms: int | None) -> None:
-        """Begins degraded mode, or ends it with None."""
+    def set_degraded(self, since_ms: int | None) -> bool:
+        """Begins degraded mode, or ends it with None; False when somebody else did."""
         ...
 
 
@@ -284,7 +284,7 @@ class AuditLog(Protocol):
     """What operators did."""
 
     def add(self, record: AuditRecord) -> None:
-        """Appends; again with the same request id changes nothing."""
+        """Appends; the very same record once only."""
         ...
 
     def list(self, *, since_ms: int, until_ms: int, limit: int) -> "list[AuditRecord]":

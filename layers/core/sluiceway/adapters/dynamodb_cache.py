@@ -73,10 +73,10 @@ class DynamoDBCache:
         )
 
     def refresh_failed(self, job: Job) -> Write:
-        """The entry that the failed refresh `job` was for cools down."""
+        """The entry that the refresh `job` was for and didn't renew cools down."""
         entry = self.read(job.cache_key)
         failures = 1 + (entry.refresh_failures if entry else 0)
-        failed_at_ms = job.failed_at_epoch_ms or 0
+        ended_at_ms = job.failed_at_epoch_ms or job.completed_at_epoch_ms or 0
         return Write(
             self._name,
             _key(job.cache_key),
@@ -86,9 +86,9 @@ class DynamoDBCache:
             ),
             condition="#refresh_job_id = :job",
             values={
-                "after": failed_at_ms + cool_down_ms(failures),
+                "after": ended_at_ms + cool_down_ms(failures),
                 "failures": failures,
-                "error": job.error.code if job.error else "",
+                "error": job.error.code if job.error else "not_cacheable",
                 "job": job.job_id,
             },
         )

@@ -317,7 +317,7 @@ class DynamoDBJobs:
         # when they are refused.
         stored = [] if entry is None else [self._cache.store(entry, old)]
         ends = old.open and not new.open
-        settling = self._closing_writes(new) if ends else []
+        settling = self._closing_writes(new, stored=entry is not None) if ends else []
         counter = self._counter_writes(new) if ends else []
         while True:
             needed = core + counter
@@ -424,9 +424,13 @@ class DynamoDBJobs:
         if not job.unsettled:
             return
         needed = [self._job_write(job, settled(job)), *self._counter_writes(job)]
-        refusals = self._table.transact([*needed, *self._closing_writes(job)])
-        if refusals is not None and not refusals[0]:
-            self._table.transact(needed)
+        closing = self._closing_writes(job, stored=False)
+        while True:
+            refusals = self._table.transact(needed + closing)
+            if refusals is None or any(refusals[: len(needed)]):
+                return
+            refused = refusals[len(needed) :]
+            closing = [write for write, no in zip(closing, refused, strict=True) if not no]
 
     def release(self, lease: Lease) -> None:
         """See JobStore."""
@@ -536,15 +540,18 @@ class DynamoDBJobs:
             values={"free_before": now_ms - CLOCK_SKEW_MS},
         )
 
-    def _closing_writes(self, job: Job) -> list[Write]:
-        """The claim of a job that has ended; of a refresh that failed the cool-down, too."""
+    def _closing_writes(self, job: Job, *, stored: bool) -> list[Write]:
+        """The claim of a job that has ended; of a refresh that renewed nothing the cool-down, too.
+
+        An entry that another job renewed meanwhile doesn't name this refresh, and stays as it is.
+        """
         claim = Write(
             self._names.coordination,
             _claim_key(job),
             condition="#job_id = :job",
             values={"job": job.job_id},
         )
-        if job.refresh and job.status is JobStatus.FAILED:
+        if job.refresh and not stored:
             return [claim, self._cache.refresh_failed(job)]
         return [claim]
 

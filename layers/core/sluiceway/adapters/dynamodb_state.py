@@ -55,9 +55,10 @@ class DynamoDBState:
             # Another clock is ahead; an epoch only ever grows.
             epoch = (refusal.old or {}).get(subject, epoch) + 1
 
-    def set_degraded(self, since_ms: int | None) -> None:
+    def set_degraded(self, since_ms: int | None) -> bool:
         """See StateStore."""
-        self._table.write(
+        self._copied_at_ms = -COPY_LIVES_MS  # of any time: the copy is used no more
+        refusal = self._table.write(
             Write(
                 self._name,
                 _KEY,
@@ -72,3 +73,4 @@ class DynamoDBState:
                 values={"since": since_ms},
             )
         )
+        return refusal is None

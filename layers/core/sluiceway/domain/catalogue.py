@@ -121,7 +121,8 @@ class Tenant(_Strict):
     jobs_per_day: Limit = 0
     cost_per_day: Annotated[float, Field(ge=0)] = 0.0
     bypasses_per_day: Limit = 1000
-    """New jobs with the cache modes `bypass` and `refresh`."""
+    """New jobs although a cached answer may be there: the modes `bypass` and `refresh`, and
+    `max_age_s` that refuses one."""
     share: Annotated[int, Field(ge=1)] = 1
     allow_shared_cache: bool = True
 

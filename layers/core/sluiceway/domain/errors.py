@@ -123,6 +123,12 @@ class QuotaExceededError(BusyError):
     code = "quota_exceeded"
 
 
+class DegradedError(BusyError):
+    """The lanes are far behind; what can wait is to come back later."""
+
+    code = "degraded"
+
+
 class StoreBusyError(BusyError):
     """The tables refused a write again and again, by conflict or throttle."""
 

@@ -68,6 +68,8 @@ class CacheEntry:
     ttl_epoch_s: int
     upstream_latency_ms: int = 0
     vendor_request_id: str | None = None
+    fence: int = 0
+    """Of the lease under which it was written: the next holder's first guess."""
 
     # Written by refreshes, which are no reads
     refresh_job_id: str | None = None

@@ -1,5 +1,6 @@
 """Fetch: a job id becomes the job with its result, or a hit's id the entry."""
 
+from contextlib import suppress
 from dataclasses import dataclass
 
 from sluiceway.domain import ids
@@ -14,6 +15,14 @@ from sluiceway.usecases.authorize import Caller
 
 
 @dataclass(frozen=True, slots=True)
+class Fallback:
+    """An old answer for who can't wait, and when it was stored."""
+
+    result: bytes
+    entry: CacheEntry
+
+
+@dataclass(frozen=True, slots=True)
 class Fetched:
     """A job or a cache entry, and its result document when there is one."""
 
@@ -21,6 +30,8 @@ class Fetched:
     result: bytes | None
     freshness: Freshness = Freshness.FRESH
     """Of an entry."""
+    fallback: Fallback | None = None
+    """Of an open job in degraded mode."""
 
 
 def get_job(
@@ -54,12 +65,36 @@ def get_job(
     job = jobs.get(caller.tenant, job_id)
     if job is None:
         raise JobNotFoundError(_NOT_FOUND)
+    if job.open:
+        # Only who has waited for long has a use for it; a usual poll is one read.
+        waits_s = (now_ms - job.created_at_epoch_ms) / 1000
+        late = waits_s >= catalogue.service.degraded_until_s and state.read().degraded
+        return Fetched(
+            job, None, fallback=_fallback(job, cache, payloads, now_ms) if late else None
+        )
     if job.result is None:
         return Fetched(job, None)
     retained_ms = catalogue.service.result_retention_h * 3_600_000
     if now_ms > (job.completed_at_epoch_ms or 0) + retained_ms:
         raise ResultExpiredError("The job's result is past its retention.")
     return Fetched(job, result_of(job.result, payloads=payloads))
+
+
+def _fallback(job: Job, cache: ResultCache, payloads: PayloadStore, now_ms: int) -> Fallback | None:
+    """The entry that this job is to replace, if it is young enough for who asked."""
+    if job.cache_scope == "none" or job.cache_mode != "use":
+        return None
+    entry = cache.read(job.cache_key)
+    if entry is None or entry.freshness(now_ms) is Freshness.GONE:
+        return None
+    if not entry.answers(
+        not_older_than_ms=job.not_older_than_epoch_ms or 0,
+        asked_after_ms=job.asked_after_epoch_ms or 0,
+    ):
+        return None
+    with suppress(KeyError):
+        return Fallback(payloads_of.load(entry.result, payloads=payloads), entry)
+    return None
 
 
 def _hit(

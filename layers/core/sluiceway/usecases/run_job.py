@@ -412,6 +412,7 @@ def _entry(job: Job, answer: VendorAnswer, model: Model, worker: Worker) -> Cach
         ttl_epoch_s=-(-times.kept_until_epoch_ms // 1000),
         upstream_latency_ms=answer.latency_ms,
         vendor_request_id=answer.vendor_request_id,
+        fence=job.fence,
     )
 
 

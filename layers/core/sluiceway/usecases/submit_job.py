@@ -8,6 +8,7 @@ from sluiceway.domain.catalogue import Catalogue, Model
 from sluiceway.domain.counters import shard_caps
 from sluiceway.domain.errors import (
     CacheMissError,
+    DegradedError,
     QuotaExceededError,
     StoreBusyError,
     ValidationFailedError,
@@ -97,8 +98,8 @@ def submit_job(
     """Answers a submit. An accepted job will end, whatever happens to its message.
 
     Raises ModelNotFoundError, ForbiddenError, CacheMissError, QuotaExceededError (open jobs, or the
-    day's budget of jobs past the cache), StoreBusyError, and ValidationFailedError when the open
-    job has as many callbacks as it may have.
+    day's budget of jobs past the cache), DegradedError, StoreBusyError, and ValidationFailedError
+    when the open job has as many callbacks as it may have.
     """
     model = submitter.catalogue.model(request.model)
     tenant = submitter.catalogue.tenant(caller.tenant)
@@ -108,30 +109,45 @@ def submit_job(
     known, now_ms = submitter.state.read(), submitter.clock.now_ms()
     job = _job(request, caller, origin, model, known, now_ms, submitter)
     if job.cache_scope != "none" and not past_the_cache:
-        hit = _look_up(request, job, model, submitter, degraded=known.degraded)
-        if hit is not None:
-            return hit
+        entry = submitter.cache.read(job.cache_key)
+        if entry is not None and _may_be_served(entry, now_ms, degraded=known.degraded):
+            hit = None if _too_old(entry, job) else _hit(request, job, entry, model, submitter)
+            if hit is not None:
+                return hit
+            # A good answer that is older than the partner wants: it pays as for a refresh.
+            past_the_cache = entry.stored_at_epoch_ms < (job.not_older_than_epoch_ms or 0)
+        if entry is not None and job.lease_key == entry.cache_key:
+            job = replace(job, fence=entry.fence)
     if request.cache.mode == "only":
         raise CacheMissError("There is no cached answer, and only one was asked for.")
+    if known.degraded and job.lane == "batch":
+        raise DegradedError("The lanes are far behind: send batch jobs later.", retry_after_s=60)
     kept = _with_input(job, request, f"inputs/{job.tenant}/{job.job_id}", submitter.payloads)
     caps = shard_caps(tenant.in_flight)
     return _claim(kept, caps, tenant.bypasses_per_day if past_the_cache else 0, submitter)
 
 
-def _look_up(
-    request: SubmitRequest, job: Job, model: Model, submitter: Submitter, *, degraded: bool
-) -> Hit | None:
-    """The entry that answers in place of `job`; a stale one is refreshed behind its reader."""
-    now_ms = job.created_at_epoch_ms
-    entry = submitter.cache.read(job.cache_key)
-    if entry is None or not entry.answers(
+def _may_be_served(entry: CacheEntry, now_ms: int, *, degraded: bool) -> bool:
+    freshness = entry.freshness(now_ms)
+    return freshness in {Freshness.FRESH, Freshness.STALE} or (
+        degraded and freshness is Freshness.EXPIRED
+    )
+
+
+def _too_old(entry: CacheEntry, job: Job) -> bool:
+    """For who asks, whatever the entry's own times say."""
+    return not entry.answers(
         not_older_than_ms=job.not_older_than_epoch_ms or 0,
         asked_after_ms=job.asked_after_epoch_ms or 0,
-    ):
-        return None
+    )
+
+
+def _hit(
+    request: SubmitRequest, job: Job, entry: CacheEntry, model: Model, submitter: Submitter
+) -> Hit | None:
+    """The entry in place of `job`; a stale one is refreshed behind its reader."""
+    now_ms = job.created_at_epoch_ms
     freshness = entry.freshness(now_ms)
-    if freshness is Freshness.GONE or (freshness is Freshness.EXPIRED and not degraded):
-        return None
     try:
         result = payloads_of.load(entry.result, payloads=submitter.payloads)
     except KeyError:  # Its object was collected: there is no answer any more.
@@ -161,7 +177,9 @@ def _queue_refresh(
             tenant=ids.REFRESH_PREFIX + job.cache_key,
             job_key=f"refresh:{job.cache_key}",
             refreshes_for=entry.tenant,
+            fence=entry.fence,
             cache_mode="refresh",
+            no_store=False,
             cache_ttl_s=None,
             not_older_than_epoch_ms=None,
             asked_after_epoch_ms=now_ms,
@@ -174,8 +192,8 @@ def _queue_refresh(
         )
     )
     name = f"inputs/refresh/{job.cache_key}"
-    kept = _with_input(refresh, request, name, submitter.payloads)
     try:
+        kept = _with_input(refresh, request, name, submitter.payloads)
         if not submitter.jobs.queue_refresh(kept, entry):
             return None
     except StoreBusyError:

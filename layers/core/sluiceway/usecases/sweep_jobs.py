@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 
 from sluiceway.domain import job as transitions
+from sluiceway.domain.catalogue import Service
 from sluiceway.domain.errors import DamagedRowError, StoreBusyError
 from sluiceway.domain.job import (
     DUE_SHARDS,
@@ -28,6 +29,7 @@ from sluiceway.ports import (
     IndexedJob,
     JobQueue,
     JobStore,
+    StateStore,
     Telemetry,
 )
 
@@ -58,6 +60,7 @@ class Sweeper:
     """What a sweep needs from the outside."""
 
     jobs: JobStore
+    state: StateStore
     due_jobs: DueJobs
     queue: JobQueue
     clock: Clock
@@ -66,6 +69,8 @@ class Sweeper:
     """Of this invocation; the sweep stops in time and the next one goes on."""
     pause: Callable[[float], None]
     """Waits that many seconds."""
+    service: Service
+    """The catalogue's thresholds of degraded mode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +106,7 @@ def sweep_jobs(sweeper: Sweeper, *, poll: bool = False) -> Swept:
     """
     waiting, whole = _waiting(sweeper)
     budget = _measure(waiting, sweeper, whole=whole)
+    _switch_degraded(waiting, sweeper, whole=whole)
     sweep = _Sweep(until_ms=sweeper.clock.now_ms() + LOOK_AHEAD_MS, budget=budget)
     _pass(sweep, sweeper)
     while poll and (waiting or not whole) and _time_to_poll(sweep, sweeper):
@@ -238,6 +244,23 @@ def _waiting(sweeper: Sweeper) -> tuple[list[IndexedJob], bool]:
             if job.status in OPEN:
                 found.append(job)
     return found, whole
+
+
+def _switch_degraded(waiting: list[IndexedJob], sweeper: Sweeper, *, whole: bool) -> None:
+    """Begins degraded mode when a job waits for its first run too long, and ends it well below.
+
+    What waits for another attempt has its own reason to be late.
+    """
+    now_ms = sweeper.clock.now_ms()
+    queued = (job for job in waiting if job.status == JobStatus.QUEUED)
+    oldest_s = max((now_ms - job.enqueued_at_epoch_ms for job in queued), default=0) / 1000
+    since_ms = sweeper.state.read().degraded_since_epoch_ms
+    if since_ms is None:
+        late = oldest_s >= sweeper.service.degraded_after_s
+        if late and sweeper.state.set_degraded(now_ms):
+            sweeper.telemetry.event("degraded_began", oldest_job_age_ms=round(oldest_s * 1000))
+    elif whole and oldest_s < sweeper.service.degraded_until_s and sweeper.state.set_degraded(None):
+        sweeper.telemetry.event("degraded_ended", degraded_s=(now_ms - since_ms) // 1000)
 
 
 def _measure(waiting: list[IndexedJob], sweeper: Sweeper, *, whole: bool) -> dict[str, int]:
