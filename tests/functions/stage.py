@@ -169,7 +169,7 @@ class Stage:
                 vendors=self.vendors,
                 clock=self.clock,
                 telemetry=self.telemetry,
-                rand=lambda: 0.5,
+                rand=lambda: self.rand,
                 token=lambda: f"token-{next(self._serial)}",
                 pause=self.clock.pause,
                 lease_ms=100_000,

@@ -147,6 +147,7 @@ def test_catalogue_needs_no_more_than_vendor_vendor_model_and_version() -> None:
             "stale_if_error_s": 86_400,
             "jitter": 0.1,
             "only_deterministic": False,
+            "early_refresh": 0.0,
         },
         "price": {"input_per_million": 0.0, "output_per_million": 0.0},
     }

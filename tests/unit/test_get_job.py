@@ -220,7 +220,7 @@ def test_shared_hit_is_hidden_from_a_tenant_that_does_not_share(gateway: Gateway
 
 
 def test_hit_past_its_expiry_is_not_found_though_it_is_still_there(gateway: Gateway) -> None:
-    gateway.put_entry(hard_expires_at_epoch_ms=NOW_MS)
+    gateway.put_entry(soft_expires_at_epoch_ms=NOW_MS - 1, hard_expires_at_epoch_ms=NOW_MS)
 
     with pytest.raises(JobNotFoundError):
         gateway.get(f"hit_{CACHE_KEY}")

@@ -20,6 +20,7 @@ from sluiceway.domain.errors import (
     ValidationFailedError,
     VendorError,
 )
+from sluiceway.domain.freshness import CacheEntry, Freshness
 from sluiceway.domain.job import Job, JobStatus
 from sluiceway.http import (
     MAX_REPLY_BYTES,
@@ -71,7 +72,7 @@ def started(**members: Any) -> Job:
     )
 
 
-def completed(source: str = "vendor") -> Job:
+def completed(source: str = "vendor", **members: Any) -> Job:
     return transitions.completed(
         started(),
         now_ms=NOW_MS + 5_678,
@@ -81,6 +82,7 @@ def completed(source: str = "vendor") -> Job:
         output_tokens=20,
         cost_nanos=330_000,
         vendor_request_id="req_vendor_1",
+        **members,
     )
 
 
@@ -93,8 +95,14 @@ def failed(status: JobStatus = JobStatus.FAILED) -> Job:
     )
 
 
+def hit_of(
+    entry: CacheEntry, freshness: Freshness = Freshness.FRESH, *, document: bytes = DOCUMENT
+) -> Reply:
+    return hit_reply(entry, freshness, document, base_path="/v1", now_ms=NOW_MS + 61_500)
+
+
 def reply_of(job: Job, result: bytes | None = None, *, status: int = 200) -> Reply:
-    return job_reply(status, job, result, base_path="/v1")
+    return job_reply(status, job, result, base_path="/v1", now_ms=NOW_MS + 61_500)
 
 
 # ------------------------------------------------------------------ problems
@@ -205,7 +213,7 @@ def test_open_job_has_the_members_of_the_contract() -> None:
         "completed_at": None,
         "attempts": 0,
         "deduplicated": False,
-        "cache": {"status": "miss", "stale": False},
+        "cache": {"status": "miss", "age_s": 0, "stale": False},
         "metadata": {"order": "7"},
         "urls": {"self": f"/v1/jobs/{JOB_ID}", "cancel": f"/v1/jobs/{JOB_ID}/cancel"},
     }
@@ -230,7 +238,7 @@ def test_ended_job_needs_no_more_asking(job: Job) -> None:
 
 
 def test_duplicate_is_marked() -> None:
-    reply = job_reply(202, a_job(), None, base_path="", deduplicated=True)
+    reply = job_reply(202, a_job(), None, base_path="", now_ms=NOW_MS, deduplicated=True)
 
     assert reply.body["deduplicated"] is True
 
@@ -273,10 +281,11 @@ def test_completed_job_keeps_what_is_more_than_text() -> None:
 
 
 def test_job_that_the_cache_completed_is_a_hit_in_body_and_header() -> None:
-    reply = reply_of(completed(source="cache"), DOCUMENT)
+    reply = reply_of(completed(source="cache", stored_at_ms=NOW_MS + 1_000), DOCUMENT)
 
-    assert reply.body["cache"]["status"] == "hit"
-    assert reply.headers["Cache-Status"].startswith("sluiceway; hit")
+    assert reply.body["cache"] == {"status": "hit", "age_s": 60, "stale": False}
+    assert reply.headers["Cache-Status"] == "sluiceway; hit"
+    assert reply.headers["Age"] == "60"
 
 
 @pytest.mark.parametrize("status", [JobStatus.FAILED, JobStatus.DEAD_LETTERED])
@@ -306,7 +315,7 @@ def test_job_body_shows_nothing_internal() -> None:
 
 
 def test_hit_is_a_completed_job_that_cost_nothing() -> None:
-    reply = hit_reply(an_entry(), DOCUMENT, base_path="/v1", now_ms=NOW_MS + 61_500)
+    reply = hit_of(an_entry())
 
     assert reply.status == 200
     assert reply.body == {
@@ -333,9 +342,9 @@ def test_hit_is_a_completed_job_that_cost_nothing() -> None:
 
 
 def test_hit_says_so_in_the_headers() -> None:
-    entry = an_entry(hard_expires_at_epoch_ms=NOW_MS + 100_000)
+    entry = an_entry(soft_expires_at_epoch_ms=NOW_MS + 100_000)
 
-    headers = hit_reply(entry, DOCUMENT, base_path="", now_ms=NOW_MS + 61_500).headers
+    headers = hit_of(entry).headers
 
     assert headers["Cache-Status"] == "sluiceway; hit; ttl=38"
     assert headers["Age"] == "61"
@@ -345,7 +354,7 @@ def test_hit_says_so_in_the_headers() -> None:
 def test_hit_keeps_values_and_their_types(value: Any) -> None:
     document = json.dumps({"text": "", "finish_reason": "stop", "content": [value]}).encode()
 
-    reply = hit_reply(an_entry(), document, base_path="", now_ms=NOW_MS)
+    reply = hit_of(an_entry(), document=document)
 
     assert repr(json.loads(reply.serialised())["result"]["content"]) == repr([value])
 

@@ -86,8 +86,8 @@ def test_keys_of_a_known_request_never_change() -> None:
 
     # A change here loses every open claim and every cached result: raise SCHEMA_VERSION with it.
     assert found == Keys(
-        job_key="j1_DG5mmKUXemFtBhP4NBybP0bX7Mt8bN3DjhG5yDtxD1k",
-        cache_key="c1_DG5mmKUXemFtBhP4NBybP0bX7Mt8bN3DjhG5yDtxD1k",
+        job_key="j1_R3FblJNxcKcWCVoAmpBfG7PtUIziqtjlntmDQBca6os",
+        cache_key="c1_KJW63TcGhavtjXUQDnOZMORnWJ_8P470Z84DNutCyhc",
     )
 
 
@@ -190,8 +190,8 @@ def test_keys_ignore_how_letters_are_composed() -> None:
         {"cache_scope": "none"},
         {"cache_scope": "shared"},
         {"window": 0},
-        {"epochs": (1, 0)},
-        {"epochs": (0, 1)},
+        {"model_epoch": 1},
+        {"tenant_epoch": 1},
     ],
     ids=lambda change: next(iter(change)),
 )
@@ -200,6 +200,14 @@ def test_keys_change_with_each_member_of_the_work(change: dict[str, Any]) -> Non
 
     assert changed.job_key != keys_of(WORK).job_key
     assert changed.cache_key != keys_of(WORK).cache_key
+
+
+@pytest.mark.parametrize("change", [{"cache_mode": "refresh"}, {"no_store": True}])
+def test_what_becomes_of_the_result_is_in_the_job_key_alone(change: dict[str, Any]) -> None:
+    changed = keys(**change)
+
+    assert changed.job_key != keys_of(WORK).job_key
+    assert changed.cache_key == keys_of(WORK).cache_key
 
 
 def test_keys_cover_every_member_of_the_work() -> None:
@@ -214,7 +222,10 @@ def test_keys_cover_every_member_of_the_work() -> None:
         "safety_profile",
         "cache_scope",
         "window",
-        "epochs",
+        "model_epoch",
+        "tenant_epoch",
+        "cache_mode",
+        "no_store",
     }
 
     assert {field.name for field in fields(Work)} == tested
@@ -352,6 +363,14 @@ def test_cache_key_is_one_for_all_tenants_when_shared() -> None:
 
     assert acme.cache_key == globex.cache_key
     assert acme.job_key != globex.job_key
+
+
+def test_shared_cache_key_outlives_a_tenants_epoch_and_not_the_models() -> None:
+    before = keys(cache_scope="shared")
+
+    assert keys(cache_scope="shared", tenant_epoch=7).cache_key == before.cache_key
+    assert keys(cache_scope="shared", tenant_epoch=7).job_key != before.job_key
+    assert keys(cache_scope="shared", model_epoch=7).cache_key != before.cache_key
 
 
 @given(TEXT, TEXT)

@@ -34,7 +34,7 @@ from tests.unit.samples import CATALOGUE, DAY_MS, an_entry, packed, written
 
 if TYPE_CHECKING:
     from sluiceway.domain.catalogue import Catalogue
-    from sluiceway.ports import CapReached, Claimed, Submitted
+    from sluiceway.ports import BudgetSpent, CapReached, Claimed, Submitted
 
 ENDED = sorted(set(JobStatus) - OPEN)
 
@@ -435,10 +435,10 @@ class ChangingHands(InMemoryJobs):
     """A claim that is another job's, ended, at each look."""
 
     def submit(
-        self, job: Job, *, shard_caps: Any, replacing: str | None = None
-    ) -> Submitted | Claimed | CapReached:
+        self, job: Job, *, replacing: str | None = None, **named: Any
+    ) -> Submitted | Claimed | CapReached | BudgetSpent:
         self._world.claims[job.job_key] = Claim(f"job_{replacing}", NOW_MS + DAY_MS)
-        return super().submit(job, shard_caps=shard_caps, replacing=replacing)
+        return super().submit(job, replacing=replacing, **named)
 
 
 def test_submit_gives_up_on_a_claim_that_keeps_changing_hands(gateway: Gateway) -> None:
@@ -516,7 +516,8 @@ def test_entry_past_its_expiry_is_a_miss_though_it_is_still_there(
 ) -> None:
     first = gateway.accept()
     gateway.end(first)
-    gateway.store(first, hard_expires_at_epoch_ms=NOW_MS - past_ms)
+    expired_ms = NOW_MS - past_ms
+    gateway.store(first, soft_expires_at_epoch_ms=expired_ms, hard_expires_at_epoch_ms=expired_ms)
 
     outcome = gateway.submit()
 
@@ -526,7 +527,11 @@ def test_entry_past_its_expiry_is_a_miss_though_it_is_still_there(
 
 def test_entry_is_served_until_its_expiry_and_never_moved_by_it(gateway: Gateway) -> None:
     job = gateway.accept()
-    gateway.store(job, hard_expires_at_epoch_ms=NOW_MS + 100_000)
+    gateway.store(
+        job,
+        soft_expires_at_epoch_ms=NOW_MS + 50_000,
+        hard_expires_at_epoch_ms=NOW_MS + 100_000,
+    )
     gateway.end(job)
 
     outcomes = []

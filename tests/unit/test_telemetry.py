@@ -51,7 +51,10 @@ COMPLETED = transitions.completed(
     upstream_latency_ms=2_500,
 )
 
-MEASURED = {"lane_measured": {"queue_depth": 7, "oldest_job_age_ms": 3_600_000}}
+MEASURED = {
+    "lane_measured": {"queue_depth": 7, "oldest_job_age_ms": 3_600_000},
+    "degraded_ended": {"degraded_s": 90},
+}
 """What an event that measures something is told with."""
 
 
@@ -439,17 +442,31 @@ def test_trace_header_is_the_current_trace(
 
 
 def names_told() -> dict[str, str]:
-    """Each event name that the code tells, and where: the first argument of `.event`, `.error`."""
+    """Each event name that the code tells, and where: the first argument of `.event`, `.error`.
+
+    Where that is looked up in a table of the module, each name in the table.
+    """
     found = {}
     for path in CODE:
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        module = ast.parse(path.read_text("utf-8"))
+        tables = {
+            target.id: node.value
+            for node in module.body
+            if isinstance(node, ast.Assign)
+            for target in node.targets
+            if isinstance(target, ast.Name)
+        }
+        for node in ast.walk(module):
             if (
                 isinstance(node, ast.Call)
                 and isinstance(node.func, ast.Attribute)
                 and node.func.attr in {"event", "error"}
                 and "telemetry" in ast.unparse(node.func.value)
             ):
-                for part in ast.walk(node.args[0]):
+                name: ast.expr = node.args[0]
+                if isinstance(name, ast.Subscript) and isinstance(name.value, ast.Name):
+                    name = tables[name.value.id]
+                for part in ast.walk(name):
                     if isinstance(part, ast.Constant) and isinstance(part.value, str):
                         found[part.value] = f"{path.name}:{part.lineno}"
     return found
