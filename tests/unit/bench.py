@@ -89,13 +89,14 @@ class Bench:
         self,
         *,
         receives: int = 1,
+        tenant: str = "acme",
         job_id: str = JOB_ID,
         enqueued_at_ms: int = NOW_MS,
         lane: str = "interactive",
     ) -> Decision:
         return run_job(
             Delivery(
-                tenant="acme",
+                tenant=tenant,
                 job_id=job_id,
                 receives=receives,
                 enqueued_at_ms=enqueued_at_ms,
@@ -116,6 +117,10 @@ class Bench:
                 lease_ms=self.lease_ms,
             ),
         )
+
+    def run(self, job: Job, *, receives: int = 1) -> Decision:
+        """Delivers this job's message."""
+        return self.deliver(tenant=job.tenant, job_id=job.job_id, receives=receives)
 
     def until_done(self, *, most: int = 20) -> list[Decision]:
         """Delivers again and again, as SQS does, until the message is acknowledged or moved on."""

@@ -67,8 +67,23 @@ CATALOGUE = catalogue.parse(
     version = "1"
     max_attempts = 1
 
+    [models.demo-exact]
+    vendor = "simulator"
+    vendor_model = "sim-chat-1"
+    version = "1"
+    cache = { only_deterministic = true }
+
+    [models.demo-early]
+    vendor = "simulator"
+    vendor_model = "sim-chat-1"
+    version = "1"
+    cache = { early_refresh = 1.0 }
+
     [tenants.small]
     in_flight = 2
+
+    [tenants.thrifty]
+    bypasses_per_day = 2
 
     [tenants.private]
     allow_shared_cache = false

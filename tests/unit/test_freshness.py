@@ -246,7 +246,7 @@ def test_entry_is_never_refreshed_early_without_a_beta(rand: float) -> None:
 @pytest.mark.parametrize(
     ("left_ms", "beta", "rand", "early"),
     [
-        # ahead = -latency * beta * ln(1 - rand); ln(1 - 0.5) is -0.693
+        # The latency is a second; the logarithms of 0.5 and 0.1 are -0.693 and -2.303.
         (693, 1.0, 0.5, True),
         (694, 1.0, 0.5, False),
         (1_386, 2.0, 0.5, True),

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,78 +13,17 @@ from sluiceway.domain.catalogue import Tenant
 from sluiceway.domain.errors import ModelNotFoundError, QuotaExceededError, StoreBusyError
 from sluiceway.domain.job import OPEN, Job, JobStatus
 from sluiceway.domain.payload import Payload
-from sluiceway.domain.request import SubmitRequest
 from sluiceway.usecases import payloads as payloads_of
-from sluiceway.usecases.authorize import Caller
-from sluiceway.usecases.submit_job import Accepted, Hit, Origin, Submitter, submit_job
+from sluiceway.usecases.submit_job import Accepted, Hit
 
-from tests.fakes.in_memory import (
-    NOW_MS,
-    Claim,
-    FakeClock,
-    InMemoryCache,
-    InMemoryJobs,
-    InMemoryPayloads,
-    InMemoryQueue,
-    InMemoryState,
-    World,
-)
-from tests.unit.samples import CATALOGUE, DAY_MS, an_entry, packed, written
+from tests.fakes.in_memory import NOW_MS, Claim, InMemoryJobs
+from tests.unit.gateway import Gateway
+from tests.unit.samples import CATALOGUE, DAY_MS, packed, written
 
 if TYPE_CHECKING:
-    from sluiceway.domain.catalogue import Catalogue
     from sluiceway.ports import BudgetSpent, CapReached, Claimed, Submitted
 
 ENDED = sorted(set(JobStatus) - OPEN)
-
-
-@dataclass
-class Gateway:
-    """The use case with its ports."""
-
-    world: World = field(default_factory=World)
-    clock: FakeClock = field(default_factory=FakeClock)
-    queue: InMemoryQueue = field(default_factory=InMemoryQueue)
-    catalogue: Catalogue = CATALOGUE
-
-    def __post_init__(self) -> None:
-        self.jobs = InMemoryJobs(self.world, clock=self.clock)
-        self.cache = InMemoryCache(self.world)
-        self.payloads = InMemoryPayloads(self.world)
-        self._serial = itertools.count()
-
-    def submit(self, tenant: str = "acme", **members: Any) -> Hit | Accepted:
-        body = {"model": "demo-chat", "input": "hello", **members}
-        return submit_job(
-            SubmitRequest.model_validate(body),
-            Caller(tenant, frozenset({"submit"}), "key_1"),
-            Origin("req-1", "corr-1", "Root=1-5759e988"),
-            Submitter(
-                catalogue=self.catalogue,
-                jobs=self.jobs,
-                cache=self.cache,
-                state=InMemoryState(self.world),
-                payloads=self.payloads,
-                queue=self.queue,
-                clock=self.clock,
-                randomness=lambda size: next(self._serial).to_bytes(size, "big"),
-                rand=lambda: 0.5,
-            ),
-        )
-
-    def accept(self, tenant: str = "acme", **members: Any) -> Job:
-        outcome = self.submit(tenant, **members)
-        assert isinstance(outcome, Accepted)
-        return outcome.job
-
-    def end(self, job: Job, status: JobStatus = JobStatus.COMPLETED) -> None:
-        """Ends a job without closing its claim, as a worker that had to give up settling does."""
-        self.world.jobs[job.tenant, job.job_id] = replace(job, status=status)
-
-    def store(self, job: Job, **members: Any) -> None:
-        """Puts a result for this job's work into the cache."""
-        members = {"scope": job.cache_scope, "tenant": job.tenant, **members}
-        self.world.entries[job.cache_key] = an_entry(cache_key=job.cache_key, **members)
 
 
 @pytest.fixture

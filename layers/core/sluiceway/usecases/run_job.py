@@ -326,9 +326,15 @@ def _complete(
         message = "The result was paid for, and could not be stored."
         reason = _error(job, "result_too_large", message, worker.clock.now_ms())
         worker.telemetry.event("result_lost", job)
-        return _fail(job, reason, delivery, worker, lease=lease) or _lost(
-            job, lease, delivery, worker
+        decision = _fail(
+            job,
+            reason,
+            delivery,
+            worker,
+            lease=lease,
+            vendor_request_id=answer.vendor_request_id,
         )
+        return decision or _lost(job, lease, delivery, worker)
     now_ms = worker.clock.now_ms()
     cost_nanos = model.price.cost_nanos(answer.input_tokens, answer.output_tokens)
     new = transitions.completed(
@@ -593,7 +599,7 @@ def _lost(job: Job, lease: Lease, delivery: Delivery, worker: Worker) -> Decisio
     if current is None or current.status in {JobStatus.COMPLETED, JobStatus.CANCELLED}:
         return Acknowledge()
     if not current.open:
-        return GiveBack()
+        return Acknowledge() if current.refresh else GiveBack()
     return _later(delivery, worker)
 
 

@@ -111,11 +111,12 @@ def submit_job(
     if job.cache_scope != "none" and not past_the_cache:
         entry = submitter.cache.read(job.cache_key)
         if entry is not None and _may_be_served(entry, now_ms, degraded=known.degraded):
-            hit = None if _too_old(entry, job) else _hit(request, job, entry, model, submitter)
-            if hit is not None:
-                return hit
             # A good answer that is older than the partner wants: it pays as for a refresh.
             past_the_cache = entry.stored_at_epoch_ms < (job.not_older_than_epoch_ms or 0)
+            found = _hit(request, job, entry, model, submitter)
+            if isinstance(found, Hit):
+                return found
+            job = found
         if entry is not None and job.lease_key == entry.cache_key:
             job = replace(job, fence=entry.fence)
     if request.cache.mode == "only":
@@ -134,24 +135,26 @@ def _may_be_served(entry: CacheEntry, now_ms: int, *, degraded: bool) -> bool:
     )
 
 
-def _too_old(entry: CacheEntry, job: Job) -> bool:
-    """For who asks, whatever the entry's own times say."""
-    return not entry.answers(
-        not_older_than_ms=job.not_older_than_epoch_ms or 0,
-        asked_after_ms=job.asked_after_epoch_ms or 0,
-    )
-
-
 def _hit(
     request: SubmitRequest, job: Job, entry: CacheEntry, model: Model, submitter: Submitter
-) -> Hit | None:
-    """The entry in place of `job`; a stale one is refreshed behind its reader."""
+) -> Hit | Job:
+    """The entry in place of `job`, when it is young enough for who asks; else the job.
+
+    A stale entry is refreshed behind its reader.
+    """
     now_ms = job.created_at_epoch_ms
     freshness = entry.freshness(now_ms)
+    if not entry.answers(
+        not_older_than_ms=job.not_older_than_epoch_ms or 0,
+        asked_after_ms=job.asked_after_epoch_ms or 0,
+    ):
+        return job
     try:
         result = payloads_of.load(entry.result, payloads=submitter.payloads)
-    except KeyError:  # Its object was collected: there is no answer any more.
-        return None
+    except (KeyError, ValueError):
+        # Its object was collected or is damaged: there is no answer any more, for the worker
+        # neither, which doesn't look into results.
+        return replace(job, asked_after_epoch_ms=entry.asked_at_epoch_ms)
     beta = model.cache.early_refresh
     wanted = freshness is Freshness.STALE or (
         freshness is Freshness.FRESH and entry.early(now_ms, beta=beta, rand=submitter.rand())
@@ -167,8 +170,7 @@ def _queue_refresh(
 ) -> Job | None:
     """The job that renews the entry; None when another reader was first.
 
-    The reader has its answer whatever happens here: when the tables are busy the next reader does
-    it.
+    The reader has its answer whatever happens here: when a store is busy the next reader does it.
     """
     now_ms = job.created_at_epoch_ms
     refresh = submitted(
@@ -181,8 +183,8 @@ def _queue_refresh(
             cache_mode="refresh",
             no_store=False,
             cache_ttl_s=None,
-            not_older_than_epoch_ms=None,
-            asked_after_epoch_ms=now_ms,
+            not_older_than_epoch_ms=now_ms + 1,
+            asked_after_epoch_ms=None,
             lane="batch",
             callback_urls=(),
             metadata={},
