@@ -159,3 +159,8 @@ def processing(*, fence: int = 1, attempts: int = 1, **members: Any) -> Job:
     return transitions.started(
         job, fence=fence, now_ms=NOW_MS, receives=1, function_ends_ms=NOW_MS + FUNCTION_MS
     )
+
+
+def incompressible(size: int) -> str:
+    """Text of so many characters that doesn't compress to nothing."""
+    return "".join(chr(0x4E00 + (number * 7919) % 20_000) for number in range(size))

@@ -15,7 +15,7 @@ from sluiceway.domain.job import Job, JobStatus
 from sluiceway.usecases.run_job import Acknowledge
 
 from tests.fakes.in_memory import NOW_MS, InMemoryJobs, InMemoryPayloads
-from tests.unit.bench import ANSWER, LEASE_MS, Bench, rejected, unavailable
+from tests.unit.bench import ANSWER, LEASE_MS, Bench, incompressible, rejected, unavailable
 from tests.unit.gateway import Gateway
 from tests.unit.logs import fresh_telemetry, log_lines, output
 from tests.unit.samples import CATALOGUE
@@ -150,7 +150,7 @@ def test_refresh_is_told_as_that_of_the_tenant_refresh(
 
 
 def test_big_input_of_a_refresh_names_no_tenant() -> None:
-    text = "".join(chr(0x4E00 + number % 20_000) for number in range(100_000))
+    text = incompressible(100_000)
     house = House()
     first = house.gateway.accept(input=text)
     house.bench.run(first)
@@ -517,7 +517,7 @@ def test_reader_is_answered_although_the_refresh_can_not_keep_its_input() -> Non
         def put(self, name: str, data: bytes) -> NoReturn:
             raise StoreBusyError(f"{name} of {len(data)} bytes", retry_after_s=1)
 
-    text = "".join(chr(0x4E00 + number % 20_000) for number in range(100_000))
+    text = incompressible(100_000)
     house = House()
     house.bench.run(house.gateway.accept(input=text))
     house.clock.advance(ms=SOFT_MS)

@@ -30,6 +30,7 @@ from tests.unit.bench import (
     FUNCTION_MS,
     LEASE_MS,
     Bench,
+    incompressible,
     processing,
     rejected,
     unavailable,
@@ -1034,11 +1035,6 @@ def test_run_gets_a_big_input_from_the_payloads() -> None:
 
 
 # ------------------------------------------------------------------ results
-
-
-def incompressible(size: int) -> str:
-    """Text of so many characters that doesn't compress to nothing."""
-    return "".join(chr(0x4E00 + (number * 7919) % 20_000) for number in range(size))
 
 
 @pytest.mark.parametrize("size", [130_000, 140_000, 1_700_000], ids=["390 KB", "420 KB", "5 MB"])
