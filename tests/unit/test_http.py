@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -128,6 +129,7 @@ def test_every_code_of_the_statuses_is_some_errors() -> None:
         (errors.ForbiddenError, 403),
         (errors.JobNotFoundError, 404),
         (errors.ModelNotFoundError, 404),
+        (errors.CacheMissError, 404),
         (errors.RouteNotFoundError, 404),
         (errors.MethodNotAllowedError, 405),
         (errors.ResultExpiredError, 410),
@@ -288,6 +290,43 @@ def test_job_that_the_cache_completed_is_a_hit_in_body_and_header() -> None:
     assert reply.headers["Age"] == "60"
 
 
+@pytest.mark.parametrize(
+    ("mode", "status", "header"),
+    [
+        ("use", "miss", "sluiceway; fwd=miss"),
+        ("refresh", "refresh", "sluiceway; fwd=stale"),
+        ("bypass", "bypass", "sluiceway; fwd=bypass"),
+    ],
+)
+@pytest.mark.parametrize("ended", [False, True], ids=["open", "completed"])
+def test_job_that_asks_the_vendor_says_why_the_cache_did_not_answer(
+    mode: str, status: str, header: str, *, ended: bool
+) -> None:
+    job = replace(completed() if ended else started(), cache_mode=mode)
+
+    reply = reply_of(job, DOCUMENT if ended else None)
+
+    assert reply.body["cache"] == {"status": status, "age_s": 0, "stale": False}
+    assert reply.headers["Cache-Status"] == header
+    assert "Age" not in reply.headers
+
+
+@pytest.mark.parametrize("mode", ["use", "refresh"])
+def test_job_that_waited_for_anothers_result_is_a_hit_whatever_its_mode(mode: str) -> None:
+    job = replace(completed(source="cache", stored_at_ms=NOW_MS + 5_000), cache_mode=mode)
+
+    reply = reply_of(job, DOCUMENT)
+
+    assert (reply.body["cache"]["status"], reply.body["cache"]["age_s"]) == ("hit", 56)
+    assert (reply.headers["Cache-Status"], reply.headers["Age"]) == ("sluiceway; hit", "56")
+
+
+def test_result_is_never_younger_than_new() -> None:
+    job = completed(source="cache", stored_at_ms=NOW_MS + 3_600_000)
+
+    assert reply_of(job, DOCUMENT).headers["Age"] == "0"
+
+
 @pytest.mark.parametrize("status", [JobStatus.FAILED, JobStatus.DEAD_LETTERED])
 def test_failed_job_says_why(status: JobStatus) -> None:
     body = reply_of(failed(status)).body
@@ -350,7 +389,37 @@ def test_hit_says_so_in_the_headers() -> None:
     assert headers["Age"] == "61"
 
 
-@pytest.mark.parametrize("value", [False, 0, "", None, [], {}, 0.0, 2**60])
+@pytest.mark.parametrize(
+    ("freshness", "status", "stale"),
+    [
+        (Freshness.FRESH, "hit", False),
+        (Freshness.STALE, "stale", True),
+        (Freshness.EXPIRED, "degraded", True),
+    ],
+)
+def test_hit_says_how_fresh_it_is_in_body_and_headers(
+    freshness: Freshness, status: str, *, stale: bool
+) -> None:
+    entry = an_entry(soft_expires_at_epoch_ms=NOW_MS + (1 if stale else 100) * 1_000)
+
+    reply = hit_of(entry, freshness)
+
+    assert reply.body["cache"] == {"status": status, "age_s": 61, "stale": stale}
+    assert reply.headers["Age"] == "61"
+    left_s = -61 if stale else 38
+    assert reply.headers["Cache-Status"] == f"sluiceway; hit; ttl={left_s}"
+
+
+def test_hit_shows_nothing_of_whose_entry_it_is() -> None:
+    entry = an_entry(scope="shared", refresh_job_id="job_refresh", refresh_error="vendor_timeout")
+
+    reply = hit_of(entry, Freshness.STALE)
+
+    told = reply.serialised() + repr(reply.headers)
+    assert all(secret not in told for secret in ("acme", "shared", "job_refresh", "vendor_timeout"))
+
+
+@pytest.mark.parametrize("value", [False, 0, "", None, [], {}, 0.0, 2**60, 1e-7, -0.0, 1.0])
 def test_hit_keeps_values_and_their_types(value: Any) -> None:
     document = json.dumps({"text": "", "finish_reason": "stop", "content": [value]}).encode()
 
