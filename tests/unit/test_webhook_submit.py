@@ -14,7 +14,7 @@ from sluiceway.domain.webhook import MAX_CALLBACKS
 from sluiceway.usecases.submit_job import Accepted
 
 from tests.fakes.in_memory import InMemoryJobs
-from tests.unit.test_submit_job import Gateway
+from tests.unit.gateway import Gateway
 
 if TYPE_CHECKING:
     from sluiceway.domain.job import Job
