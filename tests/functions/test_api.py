@@ -217,6 +217,237 @@ def test_result_that_lambda_could_not_return_is_answered_by_address(stage: Stage
         assert answer.body["usage"]["output_tokens"] == 1
 
 
+# ------------------------------------------------------------------ the cache
+
+SOFT_S, HARD_S = 3_600, 86_400
+"""demo-chat's, without jitter."""
+
+
+def cached(stage: Stage, **members: Any) -> str:
+    """Submits and runs a job, whose answer is in the cache from NOW_MS on; gives its id."""
+    stage.rand = 0.0
+    job_id: str = stage.post({"model": "demo-chat", "input": "hello", **members}).body["id"]
+    stage.run_job(job_id)
+    return job_id
+
+
+def wish(stage: Stage, scopes: str = "submit read bypass", **cache: Any) -> Answer:
+    """The same request with these wishes about the cache."""
+    body = {"model": "demo-chat", "input": "hello", "cache": cache}
+    return stage.post(body, scopes=scopes)
+
+
+def cache_of(answer: Answer) -> tuple[str, str]:
+    """The cache's part in body and header, which must tell the same."""
+    told = answer.body["cache"]
+    assert told["stale"] is (told["status"] in {"stale", "degraded"})
+    assert set(told) == {"status", "age_s", "stale"}
+    if "hit" in answer.headers["cache-status"]:
+        assert answer.headers["age"] == str(told["age_s"])
+    else:
+        assert "age" not in answer.headers
+        assert told["age_s"] == 0
+    return told["status"], answer.headers["cache-status"]
+
+
+@pytest.mark.parametrize(
+    ("mode", "expected"),
+    [
+        ("use", ("miss", "sluiceway; fwd=miss")),
+        ("refresh", ("refresh", "sluiceway; fwd=stale")),
+        ("bypass", ("bypass", "sluiceway; fwd=bypass")),
+    ],
+)
+def test_job_that_asks_the_vendor_says_so_from_submit_to_fetch(
+    stage: Stage, mode: str, expected: tuple[str, str]
+) -> None:
+    accepted = wish(stage, mode=mode)
+    job_id = accepted.body["id"]
+    answers = [accepted, wish(stage, mode=mode), stage.get(job_id)]
+    stage.run_job(job_id)
+    stage.clock.advance(s=61)
+    answers.append(stage.get(job_id))
+
+    assert [answer.status for answer in answers] == [202, 202, 200, 200]
+    assert [cache_of(answer) for answer in answers] == [expected] * 4
+
+
+@pytest.mark.parametrize(
+    ("after_s", "degraded", "expected"),
+    [
+        (0, False, ("hit", f"sluiceway; hit; ttl={SOFT_S}")),
+        (SOFT_S - 1, False, ("hit", "sluiceway; hit; ttl=1")),
+        (SOFT_S, False, ("stale", "sluiceway; hit; ttl=0")),
+        (HARD_S - 1, False, ("stale", f"sluiceway; hit; ttl={SOFT_S - HARD_S + 1}")),
+        (HARD_S, True, ("degraded", f"sluiceway; hit; ttl={SOFT_S - HARD_S}")),
+    ],
+)
+def test_hit_says_how_fresh_it_is_on_submit_and_fetch(
+    stage: Stage, after_s: int, expected: tuple[str, str], *, degraded: bool
+) -> None:
+    cached(stage)
+    stage.clock.advance(s=after_s)
+    stage.world.degraded_since_epoch_ms = NOW_MS if degraded else None
+
+    hit = stage.submit()
+    fetched = stage.get(hit.body["id"])
+
+    for answer in (hit, fetched):
+        assert answer.status == 200
+        assert cache_of(answer) == expected
+        assert answer.body["cache"]["age_s"] == after_s
+        assert answer.body["result"]["text"] == "a good answer"
+    assert fetched.body == hit.body
+
+
+def test_job_that_waited_for_anothers_result_says_so(stage: Stage) -> None:
+    waiting = wish(stage, no_store=True).body["id"]
+    cached(stage)
+    stage.run_job(waiting)
+    stage.clock.advance(s=5)
+
+    answer = stage.get(waiting)
+
+    assert cache_of(answer) == ("hit", "sluiceway; hit")
+    assert answer.body["cache"]["age_s"] == 5
+    assert (answer.body["usage"]["cost"], answer.body["usage"]["saved"]) == (0, 0.00033)
+    assert stage.vendor.total == 1
+
+
+@pytest.mark.parametrize("mode", ["refresh", "bypass"])
+def test_mode_past_the_cache_without_its_scope_is_forbidden(stage: Stage, mode: str) -> None:
+    answer = wish(stage, "submit read cancel admin", mode=mode)
+
+    assert_problem(answer, 403, "forbidden")
+    assert_nothing_happened(stage)
+
+
+def test_mode_only_without_an_entry_is_not_found_and_nothing_is_written(stage: Stage) -> None:
+    answer = wish(stage, mode="only")
+
+    assert_problem(answer, 404, "cache_miss")
+    assert_nothing_happened(stage)
+
+
+def test_mode_only_is_answered_by_the_cache(stage: Stage) -> None:
+    cached(stage)
+
+    assert cache_of(wish(stage, mode="only"))[0] == "hit"
+
+
+def test_budget_of_jobs_past_the_cache_is_refused_until_midnight(stage: Stage) -> None:
+    stage.clock.advance(s=86_400 - 90)
+
+    def bypass(text: str) -> Answer:
+        body = {"model": "demo-chat", "input": text, "cache": {"mode": "bypass"}}
+        return stage.post(body, tenant="thrifty", scopes="submit bypass")
+
+    assert [bypass(text).status for text in ("one", "two")] == [202, 202]
+    refused = bypass("three")
+
+    assert_problem(refused, 429, "quota_exceeded")
+    assert refused.headers["retry-after"] == "90"
+    stage.clock.advance(s=90)
+    assert bypass("three").status == 202
+
+
+@pytest.mark.parametrize(
+    "cache",
+    [
+        None,
+        "use",
+        {"mode": "never"},
+        {"mode": None},
+        {"max_age_s": -1},
+        {"max_age_s": 1.5},
+        {"max_age_s": "5"},
+        {"max_age_s": True},
+        {"max_age_s": 2**60},
+        {"ttl_s": 0},
+        {"ttl_s": 2**60},
+        {"no_store": 1},
+        {"no_store": "true"},
+        {"max_age": 5},
+    ],
+    ids=repr,
+)
+def test_wish_that_the_cache_does_not_know_is_refused(stage: Stage, cache: Any) -> None:
+    answer = stage.post({"model": "demo-chat", "input": "hello", "cache": cache})
+
+    assert_problem(answer, 422, "validation_failed")
+    assert_nothing_happened(stage)
+
+
+def test_stale_hit_and_its_refresh_are_counted_and_logged(
+    stage: Stage, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cached(stage)
+    stage.clock.advance(s=SOFT_S)
+    output(capsys)
+
+    stage.submit()
+    stage.submit()
+
+    written_lines = output(capsys)
+    told = [(line["message"], line["tenant"]) for line in log_lines(written_lines)]
+    assert told == [("cache_stale", "acme"), ("refresh_queued", "refresh"), ("cache_stale", "acme")]
+    assert [line["CacheStale"] for line in metric_lines(written_lines)] == [[1.0], [1.0]]
+
+
+def test_degraded_hit_is_counted_as_one(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
+    cached(stage)
+    stage.clock.advance(s=HARD_S)
+    stage.world.degraded_since_epoch_ms = NOW_MS
+    output(capsys)
+
+    stage.submit()
+
+    written_lines = output(capsys)
+    assert [line["message"] for line in log_lines(written_lines)] == ["cache_degraded"]
+    (metrics,) = metric_lines(written_lines)
+    assert (metrics["Degraded"], metrics["CacheStale"]) == ([1.0], [1.0])
+
+
+def test_refresh_is_found_by_no_tenant(stage: Stage) -> None:
+    cached(stage)
+    stage.clock.advance(s=SOFT_S)
+    stage.submit()
+    ((_, owner, job_id),) = stage.sent[-1:]
+
+    assert owner.startswith("refresh#")
+    assert_problem(stage.get(job_id), 404, "job_not_found")
+    assert_problem(stage.cancel(job_id), 404, "job_not_found")
+
+
+@pytest.mark.parametrize("size", [10, 1_100_000], ids=["small", "by address"])
+def test_shared_answer_tells_nothing_of_who_paid_for_it(stage: Stage, size: int) -> None:
+    stage.vendor.default = VendorAnswer("é" * size, "stop", 1, 1, 1)
+    cached(stage, model="demo-shared", metadata={"note": "of acme"})
+
+    hit = stage.post({"model": "demo-shared", "input": "hello"}, tenant="globex")
+    fetched = stage.get(hit.body["id"], tenant="globex")
+
+    assert stage.vendor.total == 1
+    for answer in (hit, fetched):
+        assert answer.status == 200
+        assert ("result_url" in answer.body) is (size > 10)
+        assert "acme" not in answer.text + repr(answer.headers)
+
+
+@pytest.mark.parametrize(
+    "value", [2**60, 0.0, 0, -0.0, 1e-7, 1.0, 1, True, False, None, "", "0", [], {}], ids=repr
+)
+def test_values_of_an_answer_keep_their_types_on_every_path(stage: Stage, value: Any) -> None:
+    content: list[dict[str, object]] = [{"type": "x", "value": value}]
+    stage.vendor.default = VendorAnswer("text", "stop", 1, 1, 1, content=content)
+    job_id = cached(stage)
+
+    answers = [stage.get(job_id), stage.submit()]
+
+    for answer in answers:
+        assert repr(answer.body["result"]["content"]) == repr(content)
+
+
 # ------------------------------------------------------------------ whose jobs
 
 

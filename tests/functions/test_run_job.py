@@ -20,6 +20,8 @@ from tests.unit.logs import log_lines, output
 from tests.unit.samples import CATALOGUE, JOB_ID, a_job
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from sluiceway.domain.job import Job
 
 UNAVAILABLE = VendorError(
@@ -462,29 +464,99 @@ def test_message_of_a_cancelled_job_is_gone(stage: Stage) -> None:
     assert stage.vendor.total == 0
 
 
+@pytest.mark.parametrize("receives", [1, 9, 10])
+def test_message_of_a_refresh_that_failed_is_gone(stage: Stage, receives: int) -> None:
+    stage.rand = 0.0
+    stage.run_job(submitted(stage))
+    stage.clock.advance(s=3_600)
+    stage.submit()
+    ((_, owner, job_id),) = stage.sent[-1:]
+    stage.vendor.default = REJECTED
+    record = message(job_id, owner, receives=receives, arn=BATCH_ARN)
+
+    assert stage.run(record) == []
+    assert stage.run(record) == []
+
+    assert stage.world.jobs[owner, job_id].status is JobStatus.FAILED
+    assert stage.given_back == []
+    assert stage.submit().body["cache"]["status"] == "stale"
+
+
 # ------------------------------------------------------------------ a real vendor
 
 
+class ToSimulator:
+    """Calls the simulator in the place of the catalogue's vendor."""
+
+    def __init__(self, sim: Simulator, http: HttpVendors, wire: str = "openai") -> None:
+        self._http = http
+        told = {"base_url": sim.url, "protocol": wire}
+        self._vendor = CATALOGUE.vendors["simulator"].model_copy(update=told)
+
+    def call(self, call: VendorCall) -> VendorAnswer:
+        values = {name: getattr(call, name) for name in VendorCall.__slots__}
+        return self._http.call(VendorCall(**{**values, "vendor": self._vendor}))
+
+
+@pytest.fixture
+def http(stage: Stage) -> Iterator[HttpVendors]:
+    vendors = HttpVendors(api_key=lambda _: "sk-hunter2", clock=stage.clock)
+    yield vendors
+    vendors.close()
+
+
+@pytest.mark.parametrize("wire", ["openai", "anthropic"])
+@pytest.mark.parametrize(
+    "fault",
+    [
+        {"finish": "length"},
+        {"finish": "content_filter"},
+        {"finish": "tool_calls"},
+        {"empty": True},
+        {"text": " \n"},
+        {"no_choices": True},
+        {"malformed": True},
+        {"body": '{"error": {"type": "server_error"}}'},
+        {"body": "<html>"},
+        {"status": 400},
+    ],
+    ids=json.dumps,
+)
+def test_answer_that_is_not_whole_is_never_cached_and_asked_for_again(
+    stage: Stage, http: HttpVendors, wire: str, fault: dict[str, object]
+) -> None:
+    with Simulator() as sim:
+        stage.vendors = ToSimulator(sim, http, wire)
+        for _ in range(2):
+            answer = stage.submit(f"[[sim {json.dumps(fault)}]] hello")
+            assert answer.status == 202
+            assert not answer.body["deduplicated"]
+            stage.run_job(answer.body["id"])
+        calls = sim.ledger.snapshot()["calls"]
+
+    assert calls == 2
+    assert stage.world.entries == {}
+
+
+@pytest.mark.parametrize("wire", ["openai", "anthropic"])
+def test_answer_that_is_whole_is_cached(stage: Stage, http: HttpVendors, wire: str) -> None:
+    with Simulator() as sim:
+        stage.vendors = ToSimulator(sim, http, wire)
+        stage.run_job(submitted(stage))
+
+        assert stage.submit().body["cache"]["status"] == "hit"
+        assert sim.ledger.snapshot()["calls"] == 1
+
+
 def test_run_with_a_real_vendor_leaks_no_key_at_any_log_level(
-    stage: Stage, capsys: pytest.CaptureFixture[str]
+    stage: Stage, http: HttpVendors, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stage.telemetry.logger.setLevel("DEBUG")
     with Simulator() as sim:
-        vendor = CATALOGUE.vendors["simulator"].model_copy(update={"base_url": sim.url})
-        http = HttpVendors(api_key=lambda _: "sk-hunter2", clock=stage.clock)
-
-        class ToSimulator:
-            """Calls the simulator in the place of the catalogue's vendor."""
-
-            def call(self, call: VendorCall) -> VendorAnswer:
-                values = {name: getattr(call, name) for name in VendorCall.__slots__}
-                return http.call(VendorCall(**{**values, "vendor": vendor}))
-
-        stage.vendors = ToSimulator()
+        stage.vendors = ToSimulator(sim, http)
         good = submitted(stage, "a good one")
         bad = submitted(stage, '[[sim {"status": 503, "retry_after": 1}]] a bad one')
         stage.run(message(good), message(bad, message_id="m-2"))
-        http.close()
         names = {name.lower() for name in sim.ledger.snapshot()["headers"]["names"]}
 
     captured = capsys.readouterr()
