@@ -69,3 +69,21 @@ def test_hit_id_is_url_safe_and_short() -> None:
     assert re.fullmatch(r"hit_[A-Za-z0-9_-]+", made)
     assert ids.well_formed(made)
     assert len(made) <= 64
+
+
+@pytest.mark.parametrize("name", ["acme", "a.b_c-1", "0", f"refresh#c1_{'k' * 43}"])
+def test_owner_is_a_tenant_or_a_refresh(name: str) -> None:
+    assert ids.owner(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", "ACME", "refresh#", "refresh#a b", "refresh#" + "k" * 61, "audit#2026-01", "acme\n", "é"],
+)
+def test_owner_is_nothing_else(name: str) -> None:
+    assert not ids.owner(name)
+
+
+@given(st.text(max_size=70))
+def test_no_tenant_is_called_as_a_refresh(name: str) -> None:
+    assert not re.fullmatch(ids.NAME_PATTERN, ids.REFRESH_PREFIX + name)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 from sluiceway.adapters.sqs_queue import SQSJobQueue, message_body, read_body
-from sluiceway.domain.errors import StoreBusyError
+from sluiceway.domain.errors import StoreBusyError, VendorError
 from sluiceway.domain.freshness import Freshness
 from sluiceway.domain.job import Job, JobStatus
 from sluiceway.usecases.run_job import Acknowledge
@@ -188,6 +188,38 @@ def test_later_readers_of_a_stale_entry_write_nothing(house: House) -> None:
     assert len(house.gateway.queue.sends) == 1
 
 
+def test_later_readers_of_a_stale_entry_do_not_even_try(house: House) -> None:
+    class Watched(InMemoryJobs):
+        def queue_refresh(self, *_: object) -> NoReturn:
+            raise AssertionError("the entry says that a refresh is under way")
+
+    house.refresh()
+    house.gateway.jobs = Watched(house.world, clock=house.clock)
+
+    assert house.read() is None
+
+
+@pytest.mark.parametrize(("after_ms", "queued"), [(-1, False), (0, True)])
+def test_refresh_that_is_lost_holds_the_next_one_up_until_its_deadline(
+    house: House, after_ms: int, *, queued: bool
+) -> None:
+    job = house.refresh()
+    del house.world.claims[job.job_key]
+    house.clock.set(job.deadline_epoch_ms + after_ms)
+
+    assert (house.read() is not None) is queued
+
+
+def test_refresh_that_is_still_open_is_the_only_one_though_its_time_is_over(house: House) -> None:
+    job = house.refresh()
+    house.clock.set(job.deadline_epoch_ms)
+
+    assert house.read() is None
+    house.bench.run(job)
+    house.clock.advance(ms=MINUTE_MS)
+    assert house.read() is not None
+
+
 def test_each_stale_window_has_one_refresh(house: House) -> None:
     for _ in range(3):
         job = house.refresh()
@@ -294,6 +326,23 @@ def test_refresh_calls_nobody_when_the_entry_was_renewed_after_its_creation(hous
 
     assert house.bench.vendors.total == 1
     assert house.stored(queued[0]).result_source == "cache"
+
+
+@pytest.mark.parametrize(("after_ms", "taken"), [(0, False), (1, True)])
+def test_refresh_takes_what_was_stored_after_its_creation(
+    house: House, after_ms: int, *, taken: bool
+) -> None:
+    job = house.refresh()
+    house.bench.put_entry(
+        cache_key=house.key,
+        stored_at_epoch_ms=job.created_at_epoch_ms + after_ms,
+        soft_expires_at_epoch_ms=job.created_at_epoch_ms + SOFT_MS,
+    )
+    house.clock.advance(s=1)
+
+    house.bench.run(job)
+
+    assert (house.stored(job).result_source == "cache") is taken
 
 
 def test_early_refresh_is_not_answered_by_the_fresh_entry_that_it_renews() -> None:
@@ -499,6 +548,27 @@ def test_refresh_that_may_be_retried_is_before_it_fails(house: House) -> None:
 
 
 # ------------------------------------------------------------------ when stores are busy
+
+
+@pytest.mark.parametrize("answer", [ANSWER, rejected()], ids=["success", "failure"])
+def test_refresh_that_ended_unsettled_is_settled_later(
+    house: House, answer: VendorAnswer | VendorError
+) -> None:
+    job = house.refresh()
+    house.bench.vendors.default = answer
+    house.world.counters_busy = True
+    assert house.bench.run(job) == Acknowledge()
+    assert house.stored(job).unsettled
+
+    house.world.counters_busy = False
+    house.gateway.jobs.settle(house.stored(job))
+
+    settled = house.stored(job)
+    assert (settled.unsettled, settled.due_at_epoch_ms) == (False, None)
+    assert job.job_key not in house.world.claims
+    assert +house.world.in_flight == {}
+    failures = int(settled.status is JobStatus.FAILED)
+    assert house.entry.refresh_failures == failures
 
 
 def test_reader_is_answered_although_the_refresh_can_not_be_queued(house: House) -> None:
