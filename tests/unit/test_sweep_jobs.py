@@ -32,6 +32,7 @@ from tests.fakes.in_memory import (
     InMemoryDueJobs,
     InMemoryJobs,
     InMemoryQueue,
+    InMemoryState,
     LeaseRow,
 )
 from tests.unit.bench import FUNCTION_MS, LEASE_MS, Bench, processing, unavailable
