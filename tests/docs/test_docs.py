@@ -9,25 +9,27 @@ import shlex
 from dataclasses import fields
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 import pytest
 from pydantic import BaseModel
 from samtranslator.yaml_helper import yaml_parse
 from sluiceway import bootstrap, telemetry
-from sluiceway.adapters import dynamodb_cache, dynamodb_jobs
+from sluiceway.adapters import dynamodb_audit, dynamodb_cache, dynamodb_jobs, dynamodb_state
 from sluiceway.domain import catalogue, errors, webhook
+from sluiceway.domain.freshness import Freshness
 from sluiceway.domain.job import JobError, JobStatus
 from sluiceway.domain.payload import Payload
-from sluiceway.domain.request import SubmitRequest
+from sluiceway.domain.request import CacheRequest, SubmitRequest
 from sluiceway.http import STATUS, hit_reply, job_reply
-from sluiceway.ports import PartnerKey
+from sluiceway.ports import AuditRecord, PartnerKey
 from sluiceway.usecases.sweep_jobs import Swept
 from sluiceway_cli.main import cli
 from sluiceway_local import simulator, state
 
 from tests.fakes.examples import a_job, a_partner_key, an_entry, completed, failed
+from tests.fakes.in_memory import NOW_MS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,6 +38,7 @@ ROOT = Path(__file__).parents[2]
 LAYER = ROOT / "layers/core/sluiceway"
 
 ARCHITECTURE = "docs/architecture.md"
+CACHING = "docs/caching.md"
 GLOSSARY = "docs/glossary.md"
 LOCAL = "docs/local.md"
 OPERATIONS = "docs/operations.md"
@@ -442,12 +445,46 @@ def test_members_of_a_submit_are_documented() -> None:
     assert set(SubmitRequest.model_fields) == first_column(ARCHITECTURE, "Members of a submit")
 
 
+def test_what_a_request_can_ask_of_the_cache_is_documented() -> None:
+    documented = first_column(CACHING, "What a request can ask for")
+    mode = CacheRequest.model_fields["mode"]
+
+    assert documented == {*CacheRequest.model_fields, *get_args(mode.annotation)}
+    assert mode.default == "use"
+
+
+def test_what_an_answer_says_of_the_cache_is_documented() -> None:
+    rows = list(rows_of(section(CACHING, "What the answer says")))
+    told = {(names_in(row[2])[0], names_in(row[5])[0]) for row in rows if names_in(row[2])}
+    soft_ms = NOW_MS + 1_800_000
+    entry = an_entry(a_job(), soft_expires_at_epoch_ms=soft_ms)
+    from_cache = completed(a_job(), source="cache", stored_at_ms=NOW_MS)
+
+    replies = [
+        hit_reply(entry, freshness, b"{}", base_path="/v1", now_ms=soft_ms + ms)
+        for freshness, ms in (
+            (Freshness.FRESH, -1_740_000),
+            (Freshness.STALE, 200_000),
+            (Freshness.EXPIRED, 1_900_000),
+        )
+    ]
+    replies += [
+        job_reply(202, a_job(cache_mode=mode), None, base_path="/v1", now_ms=NOW_MS)
+        for mode in ("use", "refresh", "bypass")
+    ]
+    replies.append(job_reply(200, from_cache, b"{}", base_path="/v1", now_ms=NOW_MS))
+
+    given = {(reply.body["cache"]["status"], reply.headers["Cache-Status"]) for reply in replies}
+
+    assert given == told
+
+
 def test_members_of_a_job_are_documented() -> None:
     entry, job = an_entry(a_job(), b"{}"), completed(a_job())
     replies = [
-        job_reply(200, job, b"{}", base_path="/v1"),
-        job_reply(200, failed(a_job()), None, base_path="/v1"),
-        hit_reply(entry, b"{}", base_path="/v1", now_ms=entry.stored_at_epoch_ms),
+        job_reply(200, job, b"{}", base_path="/v1", now_ms=NOW_MS),
+        job_reply(200, failed(a_job()), None, base_path="/v1", now_ms=NOW_MS),
+        hit_reply(entry, Freshness.FRESH, b"{}", base_path="/v1", now_ms=NOW_MS),
     ]
 
     members = {name for reply in replies for name in reply.body} | {"result_url"}
@@ -476,12 +513,20 @@ def test_members_of_an_error_are_documented() -> None:
 def test_attributes_of_cache_entries_are_documented() -> None:
     entry = an_entry(a_job(), result=Payload(ref="name"))
 
-    assert set(dynamodb_cache.entry_values(entry)) == first_column(ARCHITECTURE, "Cache")
+    assert set(dynamodb_cache._values_of(entry)) == first_column(ARCHITECTURE, "Cache")
+
+
+def test_attributes_of_audit_records_are_documented() -> None:
+    text = section(ARCHITECTURE, "Audit records")
+    owner = dynamodb_audit._owner(NOW_MS).partition("#")[0]
+
+    assert [field.name for field in fields(AuditRecord) if f"`{field.name}`" not in text] == []
+    assert f"`{owner}#<" in text
 
 
 def test_coordination_rows_are_documented() -> None:
     source = (LAYER / "adapters/dynamodb_jobs.py").read_text("utf-8")
-    kinds = set(re.findall(r'f"(\w+)#\{', source))
+    kinds = set(re.findall(r'f"(\w+)#\{', source)) | set(dynamodb_state._KEY.values())
 
     documented = {name.partition("#")[0] for name in first_column(ARCHITECTURE, "Coordination")}
 

@@ -9,8 +9,8 @@ from dataclasses import fields, replace
 from typing import Any
 
 from sluiceway import bootstrap
-from sluiceway.adapters import dynamodb, dynamodb_jobs, http_vendors, sqs_queue
-from sluiceway.domain import backoff, catalogue, job, lease, payload, request, webhook
+from sluiceway.adapters import dynamodb, dynamodb_jobs, dynamodb_state, http_vendors, sqs_queue
+from sluiceway.domain import backoff, catalogue, freshness, job, lease, payload, request, webhook
 from sluiceway.domain.payload import Payload
 from sluiceway.http import MAX_REPLY_BYTES
 from sluiceway.ports import VendorCall
@@ -26,6 +26,7 @@ LAMBDA_LONGEST_RUN_S = 900
 LAMBDA_REPLY_BYTES = 6 * 1024 * 1024
 GATEWAY_WAITS_S = 29
 DYNAMODB_ITEM_BYTES = 400 * 1024
+INVALIDATED_WITHIN_S = 5
 
 
 def test_claim_outlives_its_jobs_deadline() -> None:
@@ -165,7 +166,7 @@ def test_largest_job_row_fits_into_an_item() -> None:
     largest = replace(
         a_job(),
         input=Payload(inline=b"x" * payload.INLINE_INPUT_BYTES),
-        result=Payload(inline=b"x" * payload.INLINE_RESULT_BYTES),
+        result=Payload(inline=b"x" * payload.LAST_RESORT_BYTES),
         metadata=texts,
         correlation_id="c" * 128,
         trace_header="t" * 1024,
@@ -177,6 +178,21 @@ def test_largest_job_row_fits_into_an_item() -> None:
 
     # A generous measure: every value as text, and the name of every attribute.
     assert sum(len(name) + _size(value) for name, value in values.items()) < DYNAMODB_ITEM_BYTES
+
+
+def test_tombstone_outlives_every_job_that_was_open() -> None:
+    assert freshness.TOMBSTONE_S > request.MAX_DEADLINE_S
+
+
+def test_copy_of_the_state_is_given_up_within_5_s() -> None:
+    # Its age counts from before its read, so the read's own time is part of it.
+    assert dynamodb_state.COPY_LIVES_MS < INVALIDATED_WITHIN_S * 1000
+
+
+def test_cool_down_grows_up_to_its_longest() -> None:
+    waits_ms = [freshness.cool_down_ms(failures) for failures in range(1, 7)]
+
+    assert waits_ms == [minutes * 60_000 for minutes in (1, 2, 4, 8, 15, 15)]
 
 
 def test_largest_reply_fits_into_what_lambda_returns() -> None:
