@@ -445,7 +445,9 @@ class Gateway:
         self.counting = recorder.counting
         self._authorize, self._api, self._run = map(_function, ("authorize", "api", "run_job"))
         self._authorize_deps = bootstrap.authorize_deps()
-        self._api_deps = replace(bootstrap.api_deps(), catalogue=catalogue)
+        api_deps = bootstrap.api_deps()
+        submitter = replace(api_deps.submitter, catalogue=catalogue)
+        self._api_deps = replace(api_deps, submitter=submitter)
         deps = bootstrap.run_deps()
         # Without jitter a retry is due at once.
         worker = replace(deps.worker, catalogue=catalogue, rand=lambda: 0.0)

@@ -177,7 +177,9 @@ def post_invalidate() -> Response[str]:
         request_id=app.context["request_id"],
         invalidator=deps.invalidator,
     )
-    return _response(invalidated_reply(done))
+    return _response(
+        invalidated_reply(done.subject, at_ms=done.at_epoch_ms, epoch=done.epoch, found=done.found)
+    )
 
 
 def _hit(entry: CacheEntry, freshness: Freshness, result: bytes) -> Response[str]:

@@ -16,8 +16,6 @@ from sluiceway.domain.errors import (
 )
 from sluiceway.domain.freshness import CacheEntry, Freshness
 from sluiceway.domain.job import Job, JobStatus
-from sluiceway.usecases.get_job import Fallback
-from sluiceway.usecases.invalidate_cache import Invalidated
 
 STATUS: Mapping[str, int] = {
     "invalid_request": 400,
@@ -116,9 +114,9 @@ def job_reply(
     base_path: str,
     now_ms: int,
     deduplicated: bool = False,
-    fallback: Fallback | None = None,
+    fallback: tuple[CacheEntry, bytes] | None = None,
 ) -> Reply:
-    """A job as the partner sees it."""
+    """A job as the partner sees it. `fallback`: an old answer, and its document, for an open one."""
     self_url = f"{base_path}/jobs/{job.job_id}"
     cache, headers = _cache_of(job, now_ms)
     body: dict[str, Any] = {
@@ -145,9 +143,10 @@ def job_reply(
             "saved": _cost(job.saved_nanos),
         }
     if fallback is not None:
+        entry, document = fallback
         body["fallback"] = {
-            "result": _result(fallback.result, fallback.entry.vendor_request_id),
-            "age_s": fallback.entry.age_s(now_ms),
+            "result": _result(document, entry.vendor_request_id),
+            "age_s": entry.age_s(now_ms),
         }
     if job.error is not None and not job.open:
         body["error"] = {
@@ -233,14 +232,19 @@ def hit_reply(
     )
 
 
-def invalidated_reply(done: Invalidated) -> Reply:
-    """What an invalidation did; the other functions see it within 5 s."""
+def invalidated_reply(
+    subject: str, *, at_ms: int, epoch: int | None = None, found: bool | None = None
+) -> Reply:
+    """What an invalidation did; the other functions see it within 5 s.
+
+    `epoch`: the new one of a model or tenant. `found`: whether a key had an entry.
+    """
     body = {
         "object": "invalidation",
-        "subject": done.subject,
-        "at": rfc3339(done.at_epoch_ms),
-        "epoch": done.epoch,
-        "found": done.found,
+        "subject": subject,
+        "at": rfc3339(at_ms),
+        "epoch": epoch,
+        "found": found,
     }
     return Reply(200, {name: value for name, value in body.items() if value is not None}, {})
 

@@ -15,14 +15,6 @@ from sluiceway.usecases.authorize import Caller
 
 
 @dataclass(frozen=True, slots=True)
-class Fallback:
-    """An old answer for who can't wait, and when it was stored."""
-
-    result: bytes
-    entry: CacheEntry
-
-
-@dataclass(frozen=True, slots=True)
 class Fetched:
     """A job or a cache entry, and its result document when there is one."""
 
@@ -30,8 +22,8 @@ class Fetched:
     result: bytes | None
     freshness: Freshness = Freshness.FRESH
     """Of an entry."""
-    fallback: Fallback | None = None
-    """Of an open job in degraded mode."""
+    fallback: tuple[CacheEntry, bytes] | None = None
+    """Of an open job in degraded mode: an old answer, and its document."""
 
 
 def get_job(
@@ -80,7 +72,7 @@ def get_job(
     return Fetched(job, result_of(job.result, payloads=payloads))
 
 
-def _fallback(job: Job, cache: ResultCache, payloads: PayloadStore, now_ms: int) -> Fallback | None:
+def _fallback(job: Job, cache: ResultCache, payloads: PayloadStore, now_ms: int) -> tuple[CacheEntry, bytes] | None:
     """The entry that this job is to replace, if it is young enough for who asked."""
     if job.cache_scope == "none" or job.cache_mode != "use":
         return None
@@ -93,7 +85,7 @@ def _fallback(job: Job, cache: ResultCache, payloads: PayloadStore, now_ms: int)
     ):
         return None
     with suppress(KeyError):
-        return Fallback(payloads_of.load(entry.result, payloads=payloads), entry)
+        return entry, payloads_of.load(entry.result, payloads=payloads)
     return None
 
 
