@@ -452,6 +452,10 @@ class InMemoryCache:
             self._world.tombstones[cache_key] = now_ms
             return self._world.entries.pop(cache_key, None) is not None
 
+    def invalidated_at_ms(self, cache_key: str) -> int | None:
+        with self._world.lock:
+            return self._world.tombstones.get(cache_key)
+
 
 class InMemoryState:
     """The state of a World (port StateStore). Its copy is never old."""
@@ -507,6 +511,9 @@ class InMemoryPayloads:
     def get(self, name: str) -> bytes:
         with self._world.lock:
             return self._world.payloads[name]
+
+    def size(self, name: str) -> int:
+        return len(self.get(name))
 
     def url(self, name: str) -> str:
         return f"https://payloads.invalid/{name}"

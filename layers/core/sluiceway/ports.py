@@ -233,6 +233,10 @@ class ResultCache(Protocol):
         """
         ...
 
+    def invalidated_at_ms(self, cache_key: str) -> int | None:
+        """When the key was invalidated; None when it wasn't, or has an entry again."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class ServiceState:
@@ -284,11 +288,11 @@ class AuditLog(Protocol):
     """What operators did."""
 
     def add(self, record: AuditRecord) -> None:
-        """Appends; the very same record once only."""
+        """Appends; the same record again changes nothing."""
         ...
 
     def list(self, *, since_ms: int, until_ms: int, limit: int) -> "list[AuditRecord]":
-        """The records of a time, newest first."""
+        """The records of a time, both ends included, newest first."""
         ...
 
 
@@ -304,6 +308,10 @@ class PayloadStore(Protocol):
 
     def get(self, name: str) -> bytes:
         """The object. Raises KeyError when there is none, StoreBusyError when it can't be had."""
+        ...
+
+    def size(self, name: str) -> int:
+        """Bytes of the object. Raises as `get` does."""
         ...
 
     def url(self, name: str) -> str:

@@ -44,8 +44,10 @@ class DynamoDBAudit:
         found: list[AuditRecord] = []
         month_ms = until_ms
         while len(found) < limit and month_ms >= since_ms:
-            answer = self._table.client.query(
+            # A page ends at 1 MB, whatever its limit.
+            pages = self._table.client.get_paginator("query").paginate(
                 TableName=self._name,
+                ConsistentRead=True,
                 KeyConditionExpression="#tenant = :owner AND #job_id BETWEEN :since AND :until",
                 ExpressionAttributeNames={"#tenant": "tenant", "#job_id": "job_id"},
                 ExpressionAttributeValues={
@@ -54,9 +56,9 @@ class DynamoDBAudit:
                     ":until": {"S": f"{until_ms:013d}~"},
                 },
                 ScanIndexForward=False,
-                Limit=limit - len(found),
+                PaginationConfig={"MaxItems": limit - len(found), "PageSize": limit - len(found)},
             )
-            found += [_record_of(from_item(item)) for item in answer["Items"]]
+            found += [_record_of(from_item(item)) for page in pages for item in page["Items"]]
             first = datetime.fromtimestamp(month_ms // 1000, UTC).replace(
                 day=1, hour=0, minute=0, second=0, microsecond=0
             )

@@ -36,6 +36,11 @@ class DynamoDBCache:
         old = self._table.replace(self._name, tombstone)
         return old is not None and _entry_of(old) is not None
 
+    def invalidated_at_ms(self, cache_key: str) -> int | None:
+        """See ResultCache."""
+        values = self._table.read(self._name, _key(cache_key)) or {}
+        return values.get("invalidated_at_epoch_ms")
+
     # ------------------------------------------------------------------ writes of transactions
 
     def store(self, entry: CacheEntry, job: Job) -> Write:

@@ -1,5 +1,6 @@
 """Big payloads in S3 (port PayloadStore)."""
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from botocore.exceptions import BotoCoreError, ClientError
@@ -7,7 +8,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from sluiceway.domain.errors import StoreBusyError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from mypy_boto3_s3 import S3Client
 
@@ -37,14 +38,13 @@ class S3Payloads:
 
     def get(self, name: str) -> bytes:
         """See PayloadStore."""
-        try:
+        with _errors_of(name):
             return self._client().get_object(Bucket=self._bucket, Key=name)["Body"].read()
-        except ClientError as error:
-            if error.response["Error"]["Code"] == "NoSuchKey":
-                raise KeyError(name) from error
-            raise StoreBusyError("The payload store failed.", retry_after_s=1) from error
-        except BotoCoreError as error:
-            raise StoreBusyError("The payload store failed.", retry_after_s=1) from error
+
+    def size(self, name: str) -> int:
+        """See PayloadStore."""
+        with _errors_of(name):
+            return self._client().head_object(Bucket=self._bucket, Key=name)["ContentLength"]
 
     def url(self, name: str) -> str:
         """See PayloadStore. Signed when it is asked for, since a signature ages."""
@@ -53,3 +53,16 @@ class S3Payloads:
             Params={"Bucket": self._bucket, "Key": name},
             ExpiresIn=URL_LIFETIME_S,
         )
+
+
+@contextmanager
+def _errors_of(name: str) -> "Iterator[None]":
+    """Raises KeyError when there is no such object, StoreBusyError for whatever else went wrong."""
+    try:
+        yield
+    except ClientError as error:
+        if error.response["Error"]["Code"] in {"NoSuchKey", "404"}:  # a HEAD has no body to say it
+            raise KeyError(name) from error
+        raise StoreBusyError("The payload store failed.", retry_after_s=1) from error
+    except BotoCoreError as error:
+        raise StoreBusyError("The payload store failed.", retry_after_s=1) from error
