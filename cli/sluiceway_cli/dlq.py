@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
@@ -49,6 +50,13 @@ class Operator:
     """Id of the job that has the claim for this job's work."""
     clock: Clock
     pause: Callable[[float], None] = time.sleep
+    record: Callable[[str, str, str], None] = lambda action, subject, request_id: None  # noqa: ARG005
+    """Writes an audit record of what was done; the request id may be empty."""
+
+    def redriven(self, outcome: "Outcome") -> None:
+        """Puts a job that runs again on record."""
+        if outcome.outcome in {"redriven", "merged"}:
+            self.record("dlq.redrive", f"job:{outcome.job_id}", "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +170,8 @@ def redrive_all(operator: Operator, *, rate: int) -> Generator[Outcome]:
     left = _Mover(operator, rate, only=plan.message_ids) if failure else None
     by_hand = {_name(outcome): outcome for outcome in left.run()} if left else {}
     for outcome in plan.outcomes:
+        if _name(outcome) not in by_hand:
+            operator.redriven(outcome)
         yield by_hand.get(_name(outcome), outcome)
 
 
@@ -268,6 +278,7 @@ class _Mover:
             reason = f"{error}; its message stays, run it again"
             return Outcome("failed", reason, job_id=work[1], tenant=work[0])
         self._moved[work] = job
+        self.operator.redriven(outcome)
         self.operator.pause(1 / self.rate)
         return outcome
 
@@ -330,7 +341,10 @@ def _redrive_in_table(job: Job | None, job_id: str, operator: Operator) -> Outco
                 reason = "no message seen: the sweeper sends one within a minute"
                 if twin is not None:
                     reason += f"; {twin} does the same work and shares its result"
-                return Outcome("merged" if twin else "redriven", reason, job_id, new.tenant)
+                kind = "merged" if twin else "redriven"
+                outcome = Outcome(kind, reason, job_id, new.tenant)
+                operator.redriven(outcome)
+                return outcome
             job = written.job
     except (ClientError, BotoCoreError, SluicewayError) as error:
         return Outcome("failed", f"{error}; run it again", job_id)
@@ -357,7 +371,17 @@ def discard(operator: Operator, job: Job) -> tuple[Job, int]:
 
     Again removes what messages there still are. Raises RejectedError for a job in another state.
     """
-    ended = _write_discarded(job, operator)
+    record = partial(operator.record, "dlq.discard", f"job:{job.job_id}", "")
+    ended, written = _write_discarded(job, operator)
+    if written:
+        record()
+    removed = _remove_messages(ended, operator)
+    if removed and not written:
+        record()
+    return ended, removed
+
+
+def _remove_messages(job: Job, operator: Operator) -> int:
     removed = 0
     with operator.letters.look() as look:
         for letter in look:
@@ -366,18 +390,19 @@ def discard(operator: Operator, job: Job) -> tuple[Job, int]:
                 with suppress(ClientError, BotoCoreError):
                     look.remove(letter)
                     removed += 1
-    return ended, removed
+    return removed
 
 
-def _write_discarded(job: Job, operator: Operator) -> Job:
+def _write_discarded(job: Job, operator: Operator) -> tuple[Job, bool]:
+    """The job as it is discarded; False when it was so already."""
     for _ in range(MAX_LOOKS):
         if job.discarded:
-            return job
+            return job, False
         require_dead_lettered(job)
         new = transitions.discarded(job, now_ms=operator.clock.now_ms())
         written = operator.jobs.apply(job, new)
         if isinstance(written, Applied):
-            return written.job
+            return written.job, True
         current = operator.jobs.get(job.tenant, job.job_id)
         if current is None:
             break
@@ -441,18 +466,26 @@ def resubmit(
         **{name: value for name, value in told if value is not None},
     }
     # Submit first: a crash in between leaves the old job to be discarded, and loses none.
+    request_id = f"resubmit-{uuid.uuid4()}"
     outcome = submit_job(
         # The callback was checked when the partner gave it, and is at each delivery.
         parse_submit(strict_json.dump(body), local=True),
         Caller(job.tenant, frozenset({"submit", "bypass"}), key_id=OPERATOR),
-        Origin(request_id=f"resubmit-{uuid.uuid4()}", correlation_id=job.correlation_id),
+        Origin(request_id=request_id, correlation_id=job.correlation_id),
         submitter,
     )
+    operator.record("dlq.resubmit", f"job:{job.job_id}", request_id)
     if isinstance(outcome, Hit):
-        discard(operator, job)
+        _give_up(operator, job)
         return Resubmitted(hit_id(outcome.entry.cache_key), "completed", deduplicated=False)
     made = outcome.job
     for url in job.callback_urls[1:]:  # those of duplicates; a job that has ended takes none
         operator.jobs.add_callback(made, url)
-    discard(operator, job)
+    _give_up(operator, job)
     return Resubmitted(made.job_id, made.status.value, outcome.deduplicated)
+
+
+def _give_up(operator: Operator, job: Job) -> None:
+    """Discards the job that another takes the place of: a part of the resubmit, as on record."""
+    ended, _ = _write_discarded(job, operator)
+    _remove_messages(ended, operator)

@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import click
+from botocore.exceptions import BotoCoreError, ClientError
 from rich.console import Console
 from sluiceway.domain.api_key import SCOPES
+from sluiceway.domain.errors import SluicewayError
 
-from sluiceway_cli import console, dlq_commands, progress
+from sluiceway_cli import audit_commands, cache_commands, console, dlq_commands, progress
 from sluiceway_cli import keys as key_making
 from sluiceway_cli.api import Api
-from sluiceway_cli.target import find_target
+from sluiceway_cli.target import Target, find_target
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -132,11 +134,27 @@ def show_job(stack: str | None, job_id: str, tenant: str | None, as_json: bool) 
 def cancel_job(stack: str | None, job_id: str, tenant: str | None, as_json: bool) -> None:  # noqa: FBT001
     """Cancel JOB_ID, as its partner; again changes nothing. A call that runs is aborted."""
     with console.errors_told(as_json=as_json):
-        job = console.partner_api(stack, tenant).cancel(job_id)
+        target = find_target(stack)
+        api = console.partner_api(stack, tenant)
+        # A partner with the API's address alone writes no records; the job's row tells of them.
+        cancels = target.can_read_tables and _open(target, job_id, tenant)
+        job = api.cancel(job_id)
+        if cancels:
+            target.record("job.cancel", f"job:{job_id}")
         console.print_job(job, as_json=as_json)
 
 
+def _open(target: Target, job_id: str, tenant: str | None) -> bool:
+    """Whether the job may still be cancelled, as far as we may know."""
+    with contextlib.suppress(ClientError, BotoCoreError, SluicewayError):
+        job = target.find_job(job_id, tenant)
+        return job is None or job.open
+    return True
+
+
 cli.add_command(dlq_commands.group)
+cli.add_command(cache_commands.group)
+cli.add_command(audit_commands.audit)
 
 
 # ------------------------------------------------------------------------------------ keys
@@ -179,6 +197,7 @@ def create_key(
             clock=target.clock,
             expires_in_s=None if expires_in_days is None else round(expires_in_days * 86_400),
         )
+        target.record("key.create", f"key:{stored.key_id}")
         told = {"key": key, **key_making.shown(stored, now_s=target.clock.now_ms() / 1000)}
         if as_json:
             click.echo(json.dumps(told))
@@ -226,9 +245,13 @@ def revoke_key(stack: str | None, key_id: str, as_json: bool) -> None:  # noqa: 
     with console.errors_told(as_json=as_json):
         target = find_target(stack)
         now_s = target.clock.now_ms() // 1000
-        revoked = target.partner_keys().revoke(key_id, now_s=now_s)
-        if revoked is None:
+        keys = target.partner_keys()
+        before = next((key for key in keys.all() if key.key_id == key_id), None)
+        revoked = None if before is None else keys.revoke(key_id, now_s=now_s)
+        if before is None or revoked is None:
             raise click.ClickException(f"there is no key {key_id}")
+        if before.revoked_at_epoch_s is None:
+            target.record("key.revoke", f"key:{key_id}")
         told = key_making.shown(revoked, now_s=now_s)
         if as_json:
             click.echo(json.dumps(told))

@@ -4,6 +4,7 @@ import json
 import os
 import random
 import secrets
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -25,11 +26,21 @@ from sluiceway.domain import catalogue as catalogues
 from sluiceway.domain.catalogue import Catalogue
 from sluiceway.domain.job import Job, JobError
 from sluiceway.http import rfc3339
-from sluiceway.ports import AuditLog, Clock, JobStore, PartnerKeys, ResultCache, StateStore
+from sluiceway.ports import (
+    AuditLog,
+    Clock,
+    JobStore,
+    PartnerKeys,
+    PayloadStore,
+    ResultCache,
+    StateStore,
+)
+from sluiceway.usecases.invalidate_cache import Invalidator
 from sluiceway.usecases.submit_job import Submitter
 
 from sluiceway_cli.dead_letters import DeadLetters
 from sluiceway_cli.dlq import Operator
+from sluiceway_cli.records import Recorder, local_actor
 
 LOCAL_FILE = Path(".sluiceway/local.json")
 LOCAL_CATALOGUE = Path(".sluiceway/catalogue.toml")
@@ -37,6 +48,20 @@ KEY_VARIABLE = "SLUICEWAY_API_KEY"
 URL_VARIABLE = "SLUICEWAY_API_URL"
 
 _PATIENT = Config(connect_timeout=3, retries={"mode": "standard", "total_max_attempts": 2})
+
+
+class Quiet:
+    """No telemetry: a command prints what it did (port Telemetry)."""
+
+    def about(self, job: Job) -> None:
+        """See Telemetry."""
+
+    def event(self, name: str, job: Job | None = None, **fields: str | int | bool) -> None:
+        """See Telemetry."""
+
+    def span(self, name: str, job: Job) -> AbstractContextManager[None]:  # noqa: ARG002
+        """See Telemetry."""
+        return nullcontext()
 
 
 @dataclass(frozen=True)
@@ -118,6 +143,31 @@ class Target:
         return DynamoDBAudit(self._table, self._output("JobsTableName"))
 
     @cached_property
+    def record(self) -> Recorder:
+        """Writes an audit record of what a command did: action and subject."""
+        return Recorder(self.audit, self.clock, lambda: self.actor)
+
+    @cached_property
+    def actor(self) -> str:
+        """Who runs the command: whom AWS takes us for, and on an emulator the login."""
+        if self.endpoint_url is not None:
+            return local_actor()
+        try:
+            sts = self.client("sts", _PATIENT.merge(Config(read_timeout=5)))
+            return f"aws:{sts.get_caller_identity()['Arn']}"
+        except (BotoCoreError, ClientError):
+            return local_actor()
+
+    def invalidator(self) -> Invalidator:
+        """What an invalidation works with."""
+        return Invalidator(self.cache, self.state, self.audit, self.clock, Quiet())
+
+    @cached_property
+    def payloads(self) -> PayloadStore:
+        """Inputs and results that are too big for a row."""
+        return S3Payloads(lambda: self.client("s3"), self._output("PayloadBucketName"))
+
+    @cached_property
     def jobs(self) -> JobStore:
         """The jobs, for operators."""
         return DynamoDBJobs(self._table, self._names, clock=self.clock)
@@ -127,7 +177,7 @@ class Target:
         # Ctrl-C waits for a receive's answer (dead_letters.py), so that is soon given up.
         sqs = self.client("sqs", _PATIENT.merge(Config(read_timeout=10)))
         letters = DeadLetters(sqs, self._output("DeadLetterQueueUrl"), self._lane_urls)
-        return Operator(letters, self.jobs, self._claimed_by, self.clock)
+        return Operator(letters, self.jobs, self._claimed_by, self.clock, record=self.record)
 
     def submitter(self) -> Submitter:
         """What an operator's submit works with."""
@@ -141,7 +191,7 @@ class Target:
             catalogue=self.catalogue(),
             jobs=self.jobs,
             cache=self.cache,
-            payloads=S3Payloads(lambda: self.client("s3"), self._output("PayloadBucketName")),
+            payloads=self.payloads,
             state=self.state,
             queue=SQSJobQueue(self.client("sqs", once), self._lane_urls),
             clock=self.clock,

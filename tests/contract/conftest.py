@@ -12,10 +12,12 @@ from moto import mock_aws
 
 from tests.contract.harness import InMemoryRows, Store, make_tables, store_on
 from tests.fakes.in_memory import (
+    InMemoryAudit,
     InMemoryCache,
     InMemoryDueJobs,
     InMemoryJobs,
     InMemoryPartnerKeys,
+    InMemoryState,
 )
 
 if TYPE_CHECKING:
@@ -86,6 +88,8 @@ def store(request: pytest.FixtureRequest, clock: FakeClock, world: World) -> Sto
             due_jobs=InMemoryDueJobs(world),
             cache=InMemoryCache(world),
             keys=InMemoryPartnerKeys(world),
+            state=InMemoryState(world),
+            audit=InMemoryAudit(world),
             rows=InMemoryRows(world),
             clock=clock,
         )

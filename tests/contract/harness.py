@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from samtranslator.yaml_helper import yaml_parse
 from sluiceway.adapters.dynamodb import Table, from_item, to_item
+from sluiceway.adapters.dynamodb_audit import DynamoDBAudit
 from sluiceway.adapters.dynamodb_cache import DynamoDBCache
 from sluiceway.adapters.dynamodb_due_jobs import DynamoDBDueJobs
 from sluiceway.adapters.dynamodb_jobs import DynamoDBJobs, TableNames, _values_of
 from sluiceway.adapters.dynamodb_partner_keys import DynamoDBPartnerKeys
+from sluiceway.adapters.dynamodb_state import DynamoDBState
 from sluiceway.domain import job as transitions
 from sluiceway.ports import Started, Submitted
 
@@ -25,7 +27,14 @@ if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
     from sluiceway.domain.job import Job
     from sluiceway.domain.lease import Lease
-    from sluiceway.ports import DueJobs, JobStore, PartnerKeys, ResultCache
+    from sluiceway.ports import (
+        AuditLog,
+        DueJobs,
+        JobStore,
+        PartnerKeys,
+        ResultCache,
+        StateStore,
+    )
 
     from tests.fakes.in_memory import FakeClock
 
@@ -69,6 +78,8 @@ class Store:
     due_jobs: DueJobs
     cache: ResultCache
     keys: PartnerKeys
+    state: StateStore
+    audit: AuditLog
     rows: Rows
     clock: FakeClock
 
@@ -143,7 +154,10 @@ class InMemoryRows:
     def picture(self) -> object:
         world = self._world
         return copy.deepcopy(
-            (world.jobs, world.claims, world.leases, +world.in_flight, world.entries)
+            (
+                *(world.jobs, world.claims, world.leases, +world.in_flight),
+                *(world.entries, world.tombstones, +world.bypasses),
+            )
         )
 
 
@@ -272,6 +286,8 @@ def store_on(
         due_jobs=DynamoDBDueJobs(table, tables.names.jobs),
         cache=DynamoDBCache(table, tables.names.cache),
         keys=DynamoDBPartnerKeys(table, tables.partners),
+        state=DynamoDBState(table, tables.names.coordination, clock=clock),
+        audit=DynamoDBAudit(table, tables.names.jobs),
         rows=DynamoDBRows(client, tables.names),
         clock=clock,
     )

@@ -1,0 +1,95 @@
+"""Audit records of what operators do on the command line."""
+
+import getpass
+import re
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import click
+from botocore.exceptions import BotoCoreError, ClientError
+from sluiceway.adapters.dynamodb_audit import KEPT_S
+from sluiceway.domain.errors import SluicewayError
+from sluiceway.http import rfc3339
+from sluiceway.ports import AuditLog, AuditRecord, Clock
+
+CLOCKS_DIFFER_MS = 15 * 60_000
+"""AWS refuses requests of a clock that is further off, so no record is from later than that."""
+
+_UNITS_MS = {"d": 24 * 3600 * 1000, "h": 3600 * 1000}
+
+
+@dataclass(frozen=True, slots=True)
+class Recorder:
+    """Writes a record of what was done, after it was done."""
+
+    log: AuditLog
+    clock: Clock
+    actor: Callable[[], str]
+    """Who runs the command; asked when there is something to record."""
+
+    def __call__(self, action: str, subject: str, request_id: str = "") -> None:
+        """A record that can't be written is told, and undoes nothing: the command goes on."""
+        try:
+            self.log.add(
+                AuditRecord(
+                    at_epoch_ms=self.clock.now_ms(),
+                    actor=self.actor(),
+                    action=action,
+                    subject=subject,
+                    request_id=request_id or new_request_id(),
+                )
+            )
+        except (BotoCoreError, ClientError, SluicewayError) as error:
+            click.echo(f"Not on record: {action} of {subject} was done, but {error}", err=True)
+
+
+def new_request_id() -> str:
+    """Of one run of a command, as records have it."""
+    return f"cli-{uuid.uuid4()}"
+
+
+def local_actor() -> str:
+    """`user:<login>`."""
+    try:
+        return f"user:{getpass.getuser()}"
+    except (KeyError, OSError):  # a container without an account
+        return "user:unknown"
+
+
+def listed(
+    log: AuditLog, *, since_ms: int, now_ms: int, limit: int
+) -> tuple[list[dict[str, str]], bool]:
+    """The records since then for printing, newest first; False: there are more than `limit`."""
+    found = log.list(
+        since_ms=max(since_ms, now_ms - KEPT_S * 1000),  # earlier ones were deleted
+        until_ms=now_ms + CLOCKS_DIFFER_MS,
+        limit=limit + 1,
+    )
+    return [_shown(record) for record in found[:limit]], len(found) <= limit
+
+
+def _shown(record: AuditRecord) -> dict[str, str]:
+    return {
+        "at": rfc3339(record.at_epoch_ms) or "",
+        "actor": record.actor,
+        "action": record.action,
+        "subject": record.subject,
+        "request_id": record.request_id,
+    }
+
+
+def since_ms(text: str, *, now_ms: int) -> int:
+    """Epoch milliseconds of `7d`, `12h`, `2026-01-31` or `2026-01-31T12:00:00Z`.
+
+    A time without a zone is of UTC.
+
+    Raises ValueError.
+    """
+    if found := re.fullmatch(r"([0-9]{1,5})([dh])", text):
+        return now_ms - int(found[1]) * _UNITS_MS[found[2]]
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return round(moment.timestamp() * 1000)
