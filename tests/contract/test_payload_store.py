@@ -71,3 +71,15 @@ def test_s3_client_is_made_by_the_first_call_that_needs_it() -> None:
     S3Payloads(refuse, BUCKET)
 
     assert made == []
+
+
+@pytest.mark.parametrize("size", [0, 1, 100_000])
+def test_size_is_that_of_the_bytes_that_were_put(payloads: PayloadStore, size: int) -> None:
+    payloads.put("results/job_1/1", b"x" * size)
+
+    assert payloads.size("results/job_1/1") == size
+
+
+def test_size_of_a_name_that_was_never_put_is_a_key_error(payloads: PayloadStore) -> None:
+    with pytest.raises(KeyError):
+        payloads.size("results/job_1/1")

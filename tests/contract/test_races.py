@@ -15,6 +15,7 @@ import pytest
 from sluiceway.domain import job as transitions
 from sluiceway.domain.catalogue import parse
 from sluiceway.domain.counters import shard_caps
+from sluiceway.domain.errors import StoreBusyError
 from sluiceway.domain.job import JobStatus
 from sluiceway.domain.lease import CLOCK_SKEW_MS
 from sluiceway.domain.request import SubmitRequest
@@ -24,7 +25,15 @@ from sluiceway.usecases.cancel_job import cancel_job
 from sluiceway.usecases.submit_job import Accepted, Origin, Submitter, submit_job
 
 from tests.contract.harness import LEASE_MS, make_tables, start, store_on
-from tests.fakes.examples import a_job, an_entry, completed, failed, redriven, retrying
+from tests.fakes.examples import (
+    a_job,
+    a_refresh,
+    an_entry,
+    completed,
+    failed,
+    redriven,
+    retrying,
+)
 from tests.fakes.in_memory import NOW_MS, InMemoryPayloads, InMemoryQueue, InMemoryState, World
 
 if TYPE_CHECKING:
@@ -660,3 +669,75 @@ def test_submits_that_race_the_holders_end_are_neither_lost_nor_doubled(
     made = [outcome for outcome in accepted if not outcome.deduplicated]
     assert len(made) == len(open_now)
     assert len(queue.sends) == 1 + len(made)
+
+
+# ------------------------------------------------------------------------------------ the cache
+
+
+def test_fifty_readers_of_a_stale_entry_queue_one_refresh(store: Store) -> None:
+    job = store.submit(a_job())
+    entry = an_entry(job)
+    store.jobs.apply(job, completed(job), entry=entry)
+    refreshes = [a_refresh(job_id=f"job_refresh{number:015d}") for number in range(50)]
+
+    def queue(refresh: Job) -> bool:
+        try:
+            return store.jobs.queue_refresh(refresh, entry)
+        except StoreBusyError:  # the crowd was in the way; this reader has its answer
+            return False
+
+    queued = at_once(*[lambda refresh=refresh: queue(refresh) for refresh in refreshes])
+
+    (winner,) = [one for one, won in zip(refreshes, queued, strict=True) if won]
+    marked = store.cache.read(entry.cache_key)
+    assert marked is not None
+    assert marked.refresh_job_id == store.rows.claim(winner.job_key) == winner.job_id
+    assert sum(store.jobs.get(one.tenant, one.job_id) is not None for one in refreshes) == 1
+    assert store.rows.in_flight("acme") == {}
+
+
+def test_budget_of_ten_lets_exactly_ten_of_fifty_past_the_cache(store: Store) -> None:
+    jobs = [a_job(number) for number in range(50)]
+
+    outcomes: list[object] = at_once(
+        *[
+            lambda job=job: store.jobs.submit(job, shard_caps=shard_caps(1000), bypasses_per_day=10)
+            for job in jobs
+        ]
+    )
+
+    assert kinds(outcomes) == {"Submitted": 10, "BudgetSpent": 40}
+    assert sum(store.rows.in_flight("acme").values()) == 10
+    assert sum(store.jobs.get("acme", job.job_id) is not None for job in jobs) == 10
+
+
+def test_twenty_invalidations_of_a_model_give_twenty_epochs(store: Store) -> None:
+    clocks_ms = [NOW_MS - (number % 3) * 60_000 for number in range(20)]  # some are behind
+
+    epochs = at_once(
+        *[
+            lambda now_ms=now_ms: store.state.invalidate("model:gpt-4.1", now_ms=now_ms)
+            for now_ms in clocks_ms
+        ]
+    )
+
+    assert len(set(epochs)) == 20
+    assert max(epochs) >= NOW_MS
+    assert store.state.read().epoch("model:gpt-4.1") == max(epochs)
+
+
+def test_invalidation_and_finish_at_once_leave_no_entry_from_before(store: Store) -> None:
+    for number in range(1, 11):
+        processing, lease = store.start(store.submit(a_job(number)))
+        end = completed(processing)
+
+        at_once(
+            lambda processing=processing, lease=lease, end=end: store.jobs.apply(
+                processing, end, lease=lease, entry=an_entry(processing)
+            ),
+            lambda key=processing.cache_key: store.cache.invalidate(key, now_ms=NOW_MS),
+        )
+
+        assert store.row(processing).status is JobStatus.COMPLETED
+        assert store.cache.read(processing.cache_key) is None
+        assert store.cache.invalidated_at_ms(processing.cache_key) == NOW_MS

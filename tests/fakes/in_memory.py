@@ -170,15 +170,14 @@ class InMemoryJobs:
                 return Claimed(claim.job_id)
             if world.counters_busy:
                 raise StoreBusyError("The tables are busy.", retry_after_s=1)
+            day = job.tenant, job.created_at_epoch_ms // 86_400_000
+            if bypasses_per_day and world.bypasses[day] >= bypasses_per_day:
+                return BudgetSpent()
             shards = len(shard_caps)
             first = int(self._rand() * shards)
-            day = job.tenant, job.created_at_epoch_ms // 86_400_000
             for shard in ((first + step) % shards for step in range(shards)):
                 if world.in_flight[job.tenant, shard] < shard_caps[shard]:
-                    if bypasses_per_day:
-                        if world.bypasses[day] >= bypasses_per_day:
-                            return BudgetSpent()
-                        world.bypasses[day] += 1
+                    world.bypasses[day] += 1 if bypasses_per_day else 0
                     written = replace(job, counter_shard=shard)
                     world.in_flight[job.tenant, shard] += 1
                     world.jobs[job.tenant, job.job_id] = written

@@ -1,0 +1,306 @@
+"""JobStore.queue_refresh, and the end of a refresh: one at a time, and in nobody's counter."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from sluiceway.adapters.dynamodb_jobs import DynamoDBJobs
+from sluiceway.domain.freshness import COOL_DOWN_FIRST_MS, COOL_DOWN_LONGEST_MS
+from sluiceway.domain.job import JobStatus
+from sluiceway.ports import Applied
+
+from tests.contract.clients import FaultyClient, cancelled, timed_out
+from tests.contract.harness import store_on
+from tests.fakes.examples import a_job, a_refresh, an_entry, an_error, completed, failed
+from tests.fakes.in_memory import NOW_MS
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from sluiceway.domain.freshness import CacheEntry
+    from sluiceway.domain.job import Job
+
+    from tests.contract.harness import Store, Tables
+    from tests.fakes.in_memory import FakeClock
+
+KEY = a_job().cache_key
+
+
+def filled(store: Store, **changes: Any) -> CacheEntry:
+    """An entry as a completed job left it, or with these changes."""
+    job = store.submit(a_job())
+    entry = an_entry(job, **changes)
+    store.jobs.apply(job, completed(job), entry=entry)
+    return entry
+
+
+def another(number: int, **changes: Any) -> Job:
+    """Another refresh of the same entry."""
+    return a_refresh(**{"job_id": f"job_another{number:015d}", **changes})
+
+
+def entry_of(store: Store) -> CacheEntry:
+    entry = store.cache.read(KEY)
+    assert entry is not None
+    return entry
+
+
+def fail(store: Store, job: Job, *, at_ms: int) -> object:
+    """Ends the refresh as a worker that had no luck."""
+    end = replace(failed(job), failed_at_epoch_ms=at_ms)
+    return store.jobs.apply(store.row(job), end)
+
+
+# ------------------------------------------------------------------------------------ queueing
+
+
+def test_refresh_is_written_with_its_claim_and_marks_the_entry(store: Store) -> None:
+    entry = filled(store)
+
+    queued = store.jobs.queue_refresh(a_refresh(), entry)
+
+    assert queued is True
+    assert store.row(a_refresh()) == a_refresh()
+    assert store.rows.claim(a_refresh().job_key) == a_refresh().job_id
+    assert entry_of(store) == replace(
+        entry,
+        refresh_until_epoch_ms=a_refresh().deadline_epoch_ms,
+        refresh_job_id=a_refresh().job_id,
+    )
+    assert store.rows.in_flight("acme") == {}
+    assert store.rows.in_flight(a_refresh().tenant) == {}
+
+
+def test_second_refresh_is_refused_and_changes_nothing(store: Store) -> None:
+    entry = filled(store)
+    store.jobs.queue_refresh(a_refresh(), entry)
+    before = store.rows.picture()
+
+    queued = store.jobs.queue_refresh(another(2), entry)
+
+    assert queued is False
+    assert store.rows.picture() == before
+
+
+@pytest.mark.parametrize("name", ["refresh_until_epoch_ms", "refresh_after_epoch_ms"])
+@pytest.mark.parametrize(("ahead_ms", "expected"), [(1, False), (0, True), (-1, True)])
+def test_refresh_waits_until_the_last_one_and_its_cool_down_are_over(
+    store: Store, name: str, ahead_ms: int, *, expected: bool
+) -> None:
+    entry = filled(store, **{name: NOW_MS + ahead_ms})
+    before = store.rows.picture()
+
+    queued = store.jobs.queue_refresh(a_refresh(), entry)
+
+    assert queued is expected
+    assert (store.rows.picture() == before) is not expected
+
+
+def test_refresh_is_refused_while_another_has_the_claim(store: Store) -> None:
+    entry = filled(store)
+    store.jobs.queue_refresh(a_refresh(), entry)
+    store.clock.advance(s=700)
+    later = another(2, created_at_epoch_ms=a_refresh().deadline_epoch_ms + 1)
+    before = store.rows.picture()
+
+    queued = store.jobs.queue_refresh(later, entry)  # the mark is over, the claim isn't
+
+    assert queued is False
+    assert store.rows.picture() == before
+
+
+def test_refresh_takes_a_claim_that_has_ended(store: Store) -> None:
+    entry = filled(store)
+    store.jobs.queue_refresh(a_refresh(), entry)
+    now_ms = store.clock.advance(s=48 * 3600)
+
+    queued = store.jobs.queue_refresh(another(2, created_at_epoch_ms=now_ms), entry)
+
+    assert queued is True
+    assert store.rows.claim(a_refresh().job_key) == another(2).job_id
+
+
+def test_refresh_of_an_entry_that_was_replaced_is_refused(store: Store) -> None:
+    entry = filled(store)
+    newer = store.submit(a_job(2, cache_key=KEY))
+    store.jobs.apply(newer, completed(newer), entry=an_entry(newer, stored_at_epoch_ms=NOW_MS + 1))
+    before = store.rows.picture()
+
+    queued = store.jobs.queue_refresh(a_refresh(), entry)
+
+    assert queued is False
+    assert store.rows.picture() == before
+
+
+@pytest.mark.parametrize("invalidated", [False, True])
+def test_refresh_of_an_entry_that_is_gone_is_refused(store: Store, *, invalidated: bool) -> None:
+    if invalidated:
+        filled(store)
+        store.cache.invalidate(KEY, now_ms=NOW_MS)
+    before = store.rows.picture()
+
+    queued = store.jobs.queue_refresh(a_refresh(), an_entry(a_job()))
+
+    assert queued is False
+    assert store.rows.picture() == before
+
+
+def test_refresh_repeated_after_a_lost_reply_is_queued_once(store: Store) -> None:
+    entry = filled(store)
+    store.jobs.queue_refresh(a_refresh(), entry)
+    before = store.rows.picture()
+
+    queued = store.jobs.queue_refresh(a_refresh(), entry)
+
+    assert queued is True
+    assert store.rows.picture() == before
+
+
+def test_refresh_whose_reply_is_lost_is_queued(
+    dynamodb: Any, tables: Tables, clock: FakeClock, dynamodb_store: Store
+) -> None:
+    entry = filled(dynamodb_store)
+    client: Any = FaultyClient(dynamodb, replies=[timed_out()])
+
+    queued = store_on(client, tables, clock).jobs.queue_refresh(a_refresh(), entry)
+
+    assert queued is True
+    assert client.writes == 2
+    assert dynamodb_store.row(a_refresh()) == a_refresh()
+
+
+def test_refresh_gives_up_on_a_crowd_sooner_than_a_submit(
+    dynamodb: Any, tables: Tables, clock: FakeClock, dynamodb_store: Store
+) -> None:
+    entry = filled(dynamodb_store)
+
+    def busy(_: object) -> None:
+        raise cancelled("None", "None", "TransactionConflict")
+
+    client: Any = FaultyClient(dynamodb, before=busy)
+
+    with pytest.raises(Exception, match="busy"):
+        store_on(client, tables, clock).jobs.queue_refresh(a_refresh(), entry)
+    assert client.writes <= 3
+
+
+# ------------------------------------------------------------------------------------ the end
+
+
+def test_refresh_that_failed_lets_the_entry_cool_down_and_keeps_it(store: Store) -> None:
+    entry = filled(store)
+    store.submit(a_job(2))
+    store.jobs.queue_refresh(a_refresh(), entry)
+
+    outcome = fail(store, a_refresh(), at_ms=NOW_MS + 5000)
+
+    assert isinstance(outcome, Applied)
+    assert store.row(a_refresh()).status is JobStatus.FAILED
+    assert entry_of(store) == replace(
+        entry,
+        refresh_job_id=a_refresh().job_id,
+        refresh_until_epoch_ms=None,
+        refresh_after_epoch_ms=NOW_MS + 5000 + COOL_DOWN_FIRST_MS,
+        refresh_failures=1,
+        refresh_error=an_error().code,
+    )
+    assert store.rows.claim(a_refresh().job_key) is None
+    assert store.rows.in_flight("acme") == {0: 1}
+    assert store.rows.in_flight(a_refresh().tenant) == {}
+
+
+def test_failure_of_a_refresh_that_is_written_again_counts_once(store: Store) -> None:
+    entry = filled(store)
+    store.jobs.queue_refresh(a_refresh(), entry)
+    fail(store, a_refresh(), at_ms=NOW_MS)
+    before = store.rows.picture()
+
+    again = store.jobs.apply(a_refresh(), replace(failed(a_refresh()), failed_at_epoch_ms=NOW_MS))
+
+    assert isinstance(again, Applied)
+    assert store.rows.picture() == before
+
+
+def test_cool_down_doubles_until_it_is_long(store: Store) -> None:
+    entry = filled(store)
+    now_ms, waits = NOW_MS, []
+
+    for number in range(6):
+        job = another(number, created_at_epoch_ms=now_ms)
+        assert store.jobs.queue_refresh(job, entry)
+        fail(store, job, at_ms=now_ms)
+        after_ms = entry_of(store).refresh_after_epoch_ms
+        assert after_ms is not None
+        waits.append(after_ms - now_ms)
+        now_ms = store.clock.advance(after_ms - now_ms)
+
+    assert waits == [60_000, 120_000, 240_000, 480_000, 900_000, 900_000]
+    assert waits[-1] == COOL_DOWN_LONGEST_MS
+    assert entry_of(store).refresh_failures == 6
+
+
+def test_success_clears_what_the_failures_left(store: Store) -> None:
+    entry = filled(store, refresh_failures=3, refresh_error="vendor_timeout", refresh_job_id="x")
+    store.submit(a_job(2))
+    store.jobs.queue_refresh(a_refresh(), entry)
+    processing, lease = store.start(a_refresh())
+    new = an_entry(a_job(), b"new", stored_at_epoch_ms=NOW_MS + 5000)
+
+    outcome = store.jobs.apply(processing, completed(processing), lease=lease, entry=new)
+
+    assert isinstance(outcome, Applied)
+    assert entry_of(store) == new
+    assert (new.refresh_failures, new.refresh_until_epoch_ms, new.refresh_error) == (0, None, None)
+    assert store.rows.claim(a_refresh().job_key) is None
+    assert store.rows.in_flight("acme") == {0: 1}
+    assert store.rows.in_flight(a_refresh().tenant) == {}
+    assert store.jobs.queue_refresh(another(2), new)
+
+
+def test_failure_leaves_an_entry_alone_that_another_job_wrote_meanwhile(store: Store) -> None:
+    entry = filled(store)
+    store.jobs.queue_refresh(a_refresh(), entry)
+    newer = store.submit(a_job(2, cache_key=KEY))
+    new = an_entry(newer, b"new", stored_at_epoch_ms=NOW_MS + 1)
+    store.jobs.apply(newer, completed(newer), entry=new)
+
+    fail(store, a_refresh(), at_ms=NOW_MS + 5000)
+
+    assert entry_of(store) == new
+    assert store.row(a_refresh()).status is JobStatus.FAILED
+    assert store.rows.claim(a_refresh().job_key) is None
+
+
+def test_refresh_that_ended_unsettled_is_settled_without_a_counter(store: Store) -> None:
+    entry = filled(store)
+    store.submit(a_job(2))
+    store.jobs.queue_refresh(a_refresh(), entry)
+    job = store.row(a_refresh())
+    marked = replace(failed(job), unsettled=True, due_at_epoch_ms=NOW_MS, due_shard="0")
+    store.rows.put_job(marked)
+
+    store.jobs.settle(marked)
+
+    stored = store.row(a_refresh())
+    assert (stored.unsettled, stored.due_at_epoch_ms) == (False, None)
+    assert store.rows.claim(a_refresh().job_key) is None
+    assert entry_of(store).refresh_failures == 1
+    assert store.rows.in_flight("acme") == {0: 1}
+    assert store.rows.in_flight(a_refresh().tenant) == {}
+
+
+def test_failure_whose_reply_is_lost_counts_once(
+    dynamodb: Any, tables: Tables, clock: FakeClock, dynamodb_store: Store
+) -> None:
+    entry = filled(dynamodb_store)
+    dynamodb_store.jobs.queue_refresh(a_refresh(), entry)
+    client: Any = FaultyClient(dynamodb, replies=[timed_out()])
+    jobs = store_on(client, tables, clock).jobs
+    assert isinstance(jobs, DynamoDBJobs)
+
+    outcome = jobs.apply(a_refresh(), failed(a_refresh()))
+
+    assert outcome == Applied(failed(a_refresh()))
+    assert entry_of(dynamodb_store).refresh_failures == 1

@@ -1,0 +1,166 @@
+"""StateStore: epochs and degraded mode, of which every process has a copy."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from sluiceway.adapters.dynamodb_state import COPY_LIVES_MS
+from sluiceway.ports import ServiceState
+
+from tests.contract.clients import FaultyClient, timed_out
+from tests.contract.harness import store_on
+from tests.fakes.in_memory import NOW_MS
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from tests.contract.harness import Store, Tables
+    from tests.fakes.in_memory import FakeClock
+
+EFFECTIVE_WITHIN_MS = 5_000
+MODEL = "model:demo-chat"
+
+
+def test_state_of_a_new_installation_is_empty(store: Store) -> None:
+    state = store.state.read()
+
+    assert state == ServiceState()
+    assert (state.epoch(MODEL), state.degraded) == (0, False)
+
+
+# ------------------------------------------------------------------------------------ the copy
+
+
+def test_change_is_seen_when_the_copy_has_lived(store: Store) -> None:
+    store.state.read()
+    store.state.invalidate(MODEL, now_ms=NOW_MS)
+    store.state.set_degraded(NOW_MS)
+
+    store.clock.advance(COPY_LIVES_MS)
+
+    state = store.state.read()
+    assert (state.epoch(MODEL), state.degraded_since_epoch_ms) == (NOW_MS, NOW_MS)
+
+
+def test_copy_answers_until_it_has_lived(dynamodb_store: Store) -> None:
+    dynamodb_store.state.read()
+    dynamodb_store.state.invalidate(MODEL, now_ms=NOW_MS)
+
+    dynamodb_store.clock.advance(COPY_LIVES_MS - 1)
+
+    assert dynamodb_store.state.read().epoch(MODEL) == 0
+
+
+def test_copy_is_younger_than_a_change_may_take() -> None:
+    assert COPY_LIVES_MS < EFFECTIVE_WITHIN_MS
+
+
+def test_reads_do_not_make_the_copy_younger(store: Store) -> None:
+    store.state.read()
+    store.state.invalidate(MODEL, now_ms=NOW_MS)
+
+    for _ in range(10):
+        store.clock.advance(COPY_LIVES_MS // 10)
+        state = store.state.read()
+
+    assert state.epoch(MODEL) == NOW_MS
+
+
+def test_clock_that_went_back_keeps_no_copy_alive(store: Store) -> None:
+    store.state.read()
+    store.state.invalidate(MODEL, now_ms=NOW_MS)
+
+    store.clock.advance(-3_600_000)
+
+    assert store.state.read().epoch(MODEL) == NOW_MS
+
+
+# ------------------------------------------------------------------------------------ epochs
+
+
+def test_invalidation_gives_the_epoch_that_is_read(store: Store) -> None:
+    epoch = store.state.invalidate(MODEL, now_ms=NOW_MS)
+
+    assert epoch == NOW_MS
+    assert store.state.read().epoch(MODEL) == NOW_MS
+
+
+@pytest.mark.parametrize("clock_ms", [NOW_MS, NOW_MS - 1, NOW_MS - 3_600_000, NOW_MS + 1])
+def test_epoch_grows_whatever_the_clock_says(store: Store, clock_ms: int) -> None:
+    store.state.invalidate(MODEL, now_ms=NOW_MS)
+
+    epoch = store.state.invalidate(MODEL, now_ms=clock_ms)
+
+    assert epoch == NOW_MS + 1
+    assert store.state.read().epoch(MODEL) == NOW_MS + 1
+
+
+def test_subjects_have_epochs_of_their_own_whatever_their_names(store: Store) -> None:
+    subjects = [
+        "model:gpt-4.1-mini",
+        "model:gpt-4",
+        "model:gpt-4_1-mini",
+        "model:acme",
+        "tenant:acme",
+        "tenant:acme.de",
+        "tenant:9-to.5_x",
+        f"tenant:{'a' * 63}",
+    ]
+
+    for number, subject in enumerate(subjects):
+        store.state.invalidate(subject, now_ms=NOW_MS + number)
+
+    epochs = store.state.read().epochs
+    assert epochs == {subject: NOW_MS + number for number, subject in enumerate(subjects)}
+
+
+def test_invalidation_whose_reply_is_lost_only_raises_the_epoch(
+    dynamodb: Any, tables: Tables, clock: FakeClock
+) -> None:
+    client: Any = FaultyClient(dynamodb, replies=[timed_out()])
+
+    epoch = store_on(client, tables, clock).state.invalidate(MODEL, now_ms=NOW_MS)
+
+    assert NOW_MS <= epoch == store_on(dynamodb, tables, clock).state.read().epoch(MODEL)
+
+
+# ------------------------------------------------------------------------------------ degraded
+
+
+def test_degraded_mode_began_when_it_began_first(store: Store) -> None:
+    store.state.set_degraded(NOW_MS)
+    store.state.set_degraded(NOW_MS + 1000)
+
+    state = store.state.read()
+
+    assert (state.degraded, state.degraded_since_epoch_ms) == (True, NOW_MS)
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_degraded_mode_ends_and_may_begin_again(store: Store, times: int) -> None:
+    store.state.set_degraded(NOW_MS)
+    for _ in range(times):
+        store.state.set_degraded(None)
+    ended = store.state.read()
+
+    store.state.set_degraded(NOW_MS + 60_000)
+    store.clock.advance(COPY_LIVES_MS)
+
+    assert not ended.degraded
+    assert store.state.read().degraded_since_epoch_ms == NOW_MS + 60_000
+
+
+def test_degraded_mode_that_never_began_may_be_ended(store: Store) -> None:
+    store.state.set_degraded(None)
+
+    assert store.state.read() == ServiceState()
+
+
+def test_degraded_mode_and_epochs_leave_each_other_alone(store: Store) -> None:
+    store.state.invalidate(MODEL, now_ms=NOW_MS)
+    store.state.set_degraded(NOW_MS + 1)
+    store.state.invalidate("tenant:acme", now_ms=NOW_MS + 2)
+    store.state.set_degraded(None)
+
+    assert store.state.read() == ServiceState({MODEL: NOW_MS, "tenant:acme": NOW_MS + 2})
