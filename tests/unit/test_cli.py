@@ -31,6 +31,7 @@ DEAD_STACK = {
     "pid": 1,
 }
 JOB_ID = "job_01M8MG8BZK0FN56HXMX48ZSJAN"
+CACHE_KEY = "c1_47DEQpj8HBSa-_TImW-5JCeuQeRkm5NMpJWZG3hSuFU"
 
 
 @pytest.fixture(autouse=True)
@@ -71,6 +72,10 @@ def assert_told(result: Result, *, code: int) -> None:
         ("dlq", "redrive", "--all"),
         ("dlq", "discard", JOB_ID),
         ("dlq", "resubmit", JOB_ID, "--input", "-"),
+        ("cache", "show", JOB_ID),
+        ("cache", "show", CACHE_KEY),
+        ("cache", "invalidate", "--tenant", "acme"),
+        ("audit",),
     ],
     ids=" ".join,
 )
@@ -125,6 +130,10 @@ def test_local_down_with_a_damaged_file_has_nothing_to_stop(folder: Path, text: 
         ("dlq", "redrive", "--all"),
         ("dlq", "discard", JOB_ID),
         ("dlq", "resubmit", JOB_ID, "--input", "-"),
+        ("cache", "show", JOB_ID),
+        ("cache", "show", CACHE_KEY),
+        ("cache", "invalidate", "--tenant", "acme"),
+        ("audit",),
     ],
     ids=" ".join,
 )
@@ -145,6 +154,7 @@ def test_command_at_a_stack_that_is_gone_says_so(folder: Path, command: tuple[st
         ("dlq", "redrive"),
         ("dlq", "discard"),
         ("dlq", "resubmit", "--input", "-"),
+        ("cache", "show"),
     ],
     ids=" ".join,
 )
