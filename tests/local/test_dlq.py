@@ -229,3 +229,21 @@ def test_what_somebody_else_looks_at_is_counted(plant: Plant) -> None:
     assert "SQS counts 1 more" in shown.stderr
     assert (len(after["dead_letters"]), after["messages_unseen"], after["complete"]) == (3, 0, True)
     plant.sqs.purge_queue(QueueUrl=queue)
+
+
+def test_what_was_done_to_each_job_is_on_record(plant: Plant, dead: dict[str, str]) -> None:
+    done: dict[str, list[str]] = {}
+    for record in plant.run_cli("audit", "--limit", "1000")["records"]:
+        done.setdefault(record["subject"], []).append(record["action"])
+        assert record["actor"].startswith("user:")
+
+    assert {name: done.get(f"job:{job_id}") for name, job_id in dead.items()} == {
+        "shown": ["dlq.redrive"],  # with all the others
+        "redriven": ["dlq.redrive"],
+        "by hand": None,
+        "no message": ["dlq.redrive"],
+        "in bulk": ["dlq.redrive"],
+        "in bulk too": ["dlq.redrive"],
+        "discarded": ["dlq.discard"],
+        "resubmitted": ["dlq.resubmit"],
+    }
