@@ -207,11 +207,10 @@ def invalidate(
         reply = invalidated_reply(
             done.subject, at_ms=done.at_epoch_ms, epoch=done.epoch, found=done.found
         )
-        told = {**reply.body, "effective_within_s": EFFECTIVE_WITHIN_S}
         if as_json:
-            console.print_json(told)
+            console.print_json({**reply.body, "effective_within_s": EFFECTIVE_WITHIN_S})
             return
-        console.print_fields({name: told[name] for name in told if name != "object"})
+        console.print_fields({name: one for name, one in reply.body.items() if name != "object"})
         click.echo(f"It is effective within {EFFECTIVE_WITHIN_S} s everywhere.")
         if done.found is False:
             click.echo("There was no entry; jobs that were submitted before won't store one.")
