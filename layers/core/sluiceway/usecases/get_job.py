@@ -72,7 +72,9 @@ def get_job(
     return Fetched(job, result_of(job.result, payloads=payloads))
 
 
-def _fallback(job: Job, cache: ResultCache, payloads: PayloadStore, now_ms: int) -> tuple[CacheEntry, bytes] | None:
+def _fallback(
+    job: Job, cache: ResultCache, payloads: PayloadStore, now_ms: int
+) -> tuple[CacheEntry, bytes] | None:
     """The entry that this job is to replace, if it is young enough for who asked."""
     if job.cache_scope == "none" or job.cache_mode != "use":
         return None
