@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from sluiceway_local import dynamodb_local, processes
 
+from tests.fakes import valkey_server
 from tests.fakes.in_memory import FakeClock, World
 
 if TYPE_CHECKING:
@@ -125,6 +126,19 @@ def dynamodb_local_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str
     finally:
         process.stop()
         processes.wait_for(lambda: _let_go(process), timeout_s=10)
+
+
+@pytest.fixture(scope="session")
+def valkey_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A Valkey for the whole run; skips what needs it where there is none, but in CI."""
+    reason = valkey_server.unavailable()
+    if reason is not None:
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(reason)
+    process, url = valkey_server.start(tmp_path_factory.mktemp("valkey"))
+    try:
+        yield url
+    finally:
+        process.stop()
 
 
 def _let_go(process: processes.Process) -> bool:

@@ -128,8 +128,8 @@ class Target:
         return next((job for job in found if job is not None), None)
 
     @cached_property
-    def cache(self) -> ResultCache:
-        """What is cached."""
+    def cache(self) -> DynamoDBCache:
+        """What is cached; empty where entries are in Valkey, in a network that we are not in."""
         return DynamoDBCache(self._table, self._output("CacheTableName"))
 
     @cached_property
@@ -170,7 +170,7 @@ class Target:
     @cached_property
     def jobs(self) -> JobStore:
         """The jobs, for operators."""
-        return DynamoDBJobs(self._table, self._names, clock=self.clock)
+        return DynamoDBJobs(self._table, self._names, self.cache, clock=self.clock)
 
     def operator(self) -> Operator:
         """What the commands on the dead-letter queue work with."""

@@ -1,4 +1,7 @@
-"""Each suite runs against the fake, and against the real adapter on moto and DynamoDB Local."""
+"""Each suite runs against the fake, and against the real adapter on moto and DynamoDB Local.
+
+With "valkey" the entries are in a real Valkey, or Redis, and the jobs on moto.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ import boto3
 import pytest
 from botocore.config import Config
 from moto import mock_aws
+from sluiceway.adapters import valkey_cache
 
 from tests.contract.harness import InMemoryRows, Store, make_tables, store_on
 from tests.fakes.in_memory import (
@@ -24,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from mypy_boto3_dynamodb import DynamoDBClient
+    from valkey import Valkey
 
     from tests.contract.harness import Tables
     from tests.fakes.in_memory import FakeClock, World
@@ -79,9 +84,36 @@ def dynamodb_store(dynamodb: DynamoDBClient, tables: Tables, clock: FakeClock) -
     return store_on(dynamodb, tables, clock)
 
 
-@pytest.fixture(params=("in_memory", *EMULATORS))
+@pytest.fixture
+def valkey(valkey_url: str) -> Iterator[Valkey]:
+    """A client of an empty Valkey."""
+    client = valkey_cache.connect(valkey_url)
+    client.flushall()
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def told() -> list[tuple[str, str]]:
+    """What a cache in Valkey said that it couldn't do, and why."""
+    return []
+
+
+@pytest.fixture
+def valkey_store(
+    valkey: Valkey, moto_client: DynamoDBClient, clock: FakeClock, told: list[tuple[str, str]]
+) -> Store:
+    """The entries in Valkey, the jobs on moto. Each failure of Valkey is in `told`."""
+    cache = valkey_cache.ValkeyCache(
+        valkey, clock=clock, on_failure=lambda *failure: told.append(failure)
+    )
+    tables = make_tables(moto_client, f"t{next(_numbers)}")
+    return store_on(moto_client, tables, clock, valkey=cache)
+
+
+@pytest.fixture(params=("in_memory", *EMULATORS, "valkey"))
 def store(request: pytest.FixtureRequest, clock: FakeClock, world: World) -> Store:
-    """The fake, and the real adapters on each emulator."""
+    """The fake, the real adapters on each emulator, and those with the entries in Valkey."""
     if request.param == "in_memory":
         return Store(
             jobs=InMemoryJobs(world, clock=clock),
@@ -93,5 +125,8 @@ def store(request: pytest.FixtureRequest, clock: FakeClock, world: World) -> Sto
             rows=InMemoryRows(world),
             clock=clock,
         )
+    if request.param == "valkey":
+        store: Store = request.getfixturevalue("valkey_store")
+        return store
     client: DynamoDBClient = request.getfixturevalue(f"{request.param}_client")
     return store_on(client, make_tables(client, f"t{next(_numbers)}"), clock)

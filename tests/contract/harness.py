@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from mypy_boto3_dynamodb import DynamoDBClient
+    from sluiceway.adapters.valkey_cache import ValkeyCache
     from sluiceway.domain.job import Job
     from sluiceway.domain.lease import Lease
     from sluiceway.ports import (
@@ -278,13 +279,18 @@ def store_on(
     *,
     pause: Callable[[float], None] = lambda _: None,
     rand: Callable[[], float] = lambda: 0.0,
+    valkey: ValkeyCache | None = None,
 ) -> Store:
-    """The real adapters on these tables. Nothing waits and nothing is random, unless told so."""
+    """The real adapters on these tables. Nothing waits and nothing is random, unless told so.
+
+    With `valkey`, the entries are there.
+    """
     table = Table(client, pause=pause, rand=rand)
+    cache = valkey or DynamoDBCache(table, tables.names.cache)
     return Store(
-        jobs=DynamoDBJobs(table, tables.names, clock=clock, rand=rand),
+        jobs=DynamoDBJobs(table, tables.names, cache, clock=clock, rand=rand),
         due_jobs=DynamoDBDueJobs(table, tables.names.jobs),
-        cache=DynamoDBCache(table, tables.names.cache),
+        cache=cache,
         keys=DynamoDBPartnerKeys(table, tables.partners),
         state=DynamoDBState(table, tables.names.coordination, clock=clock),
         audit=DynamoDBAudit(table, tables.names.jobs),

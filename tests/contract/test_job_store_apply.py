@@ -259,15 +259,14 @@ def test_finish_leaves_the_claim_that_another_job_took_over(store: Store) -> Non
     processing, lease = store.start(store.submit(a_job(1)))
     store.clock.set(a_job().deadline_epoch_ms + CLAIM_OUTLIVES_DEADLINE_MS + 1)
     store.submit(same_work(2))
+    entry = an_entry(processing, kept_until_epoch_ms=store.clock.now_ms() + 1000)
 
-    outcome = store.jobs.apply(
-        processing, completed(processing), lease=lease, entry=an_entry(processing)
-    )
+    outcome = store.jobs.apply(processing, completed(processing), lease=lease, entry=entry)
 
     assert outcome == Applied(completed(processing))
     assert store.rows.claim(a_job(1).job_key) == a_job(2).job_id
     assert store.rows.in_flight("acme") == {0: 1}
-    assert store.cache.read(processing.cache_key) == an_entry(processing)
+    assert store.cache.read(processing.cache_key) == entry
 
 
 def test_finish_without_any_claim_is_written_and_settled(store: Store) -> None:

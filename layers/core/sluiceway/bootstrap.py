@@ -21,6 +21,8 @@ from sluiceway.adapters.dynamodb import Table
 from sluiceway.telemetry import PowertoolsTelemetry
 
 if TYPE_CHECKING:
+    from sluiceway.adapters.dynamodb_cache import DynamoDBCache
+    from sluiceway.adapters.valkey_cache import ValkeyCache
     from sluiceway.domain.catalogue import Catalogue
     from sluiceway.ports import (
         Clock,
@@ -62,7 +64,9 @@ class Settings:
     """
 
     jobs_table: str = ""
+    cache_backend: str = ""
     cache_table: str = ""
+    cache_url: str = ""
     coordination_table: str = ""
     partners_table: str = ""
     payload_bucket: str = ""
@@ -75,8 +79,14 @@ class Settings:
 
     @classmethod
     def from_environment(cls, *names: str) -> "Settings":
-        """The settings of these names. Raises KeyError for one that isn't set."""
+        """The settings of these names; with `cache_backend`, what that one needs, too.
+
+        Raises KeyError for one that isn't set.
+        """
         given = {name: os.environ[name.upper()] for name in names}
+        if backend := given.get("cache_backend"):
+            name = _CACHE_BACKENDS[backend]
+            given[name] = os.environ[name.upper()]
         return cls(**{**given, "lease_s": int(given.get("lease_s", 0))})  # type: ignore[arg-type]
 
     @property
@@ -85,7 +95,10 @@ class Settings:
         return self.target == "local"
 
 
-_STORES = ("jobs_table", "cache_table", "coordination_table", "payload_bucket")
+_CACHE_BACKENDS = {"dynamodb": "cache_table", "valkey": "cache_url"}
+"""Where entries may be, and the setting that says where exactly."""
+
+_STORES = ("jobs_table", "cache_backend", "coordination_table", "payload_bucket")
 _LANES = ("interactive_queue_url", "batch_queue_url")
 
 
@@ -188,7 +201,7 @@ def api_deps() -> ApiDeps:
     telemetry = PowertoolsTelemetry()
     catalogue = _catalogue(telemetry)
     table, clock = _table(), SystemClock()
-    jobs, results, payloads = _stores(settings, table)
+    jobs, results, payloads = _stores(settings, table, telemetry)
     state = DynamoDBState(table, settings.coordination_table, clock=clock)
     return ApiDeps(
         submitter=Submitter(
@@ -224,7 +237,7 @@ def run_deps() -> RunDeps:
     settings = Settings.from_environment(*_STORES, *_LANES, "lease_s")
     telemetry = PowertoolsTelemetry()
     clock = SystemClock()
-    jobs, results, payloads = _stores(settings, _table())
+    jobs, results, payloads = _stores(settings, _table(), telemetry)
     secret_client: Callable[[], Any] = cache(
         lambda: boto3.client("secretsmanager", config=_STORE_CONFIG)
     )
@@ -260,11 +273,13 @@ def sweep_deps() -> SweepDeps:
     from sluiceway.adapters.dynamodb_state import DynamoDBState  # noqa: PLC0415
     from sluiceway.usecases.sweep_jobs import Sweeper  # noqa: PLC0415
 
-    settings = Settings.from_environment("jobs_table", "cache_table", "coordination_table", *_LANES)
+    settings = Settings.from_environment(
+        "jobs_table", "cache_backend", "coordination_table", *_LANES
+    )
     telemetry = PowertoolsTelemetry()
     table, clock = _table(), SystemClock()
     names = TableNames(settings.jobs_table, settings.cache_table, settings.coordination_table)
-    jobs = DynamoDBJobs(table, names, clock=clock)
+    jobs = DynamoDBJobs(table, names, _cache(settings, table, telemetry), clock=clock)
     due_jobs = DynamoDBDueJobs(table, settings.jobs_table)
     queue = _queue(settings, telemetry)
     state = DynamoDBState(table, settings.coordination_table, clock=clock)
@@ -308,15 +323,17 @@ def publish_deps() -> PublishDeps:
 @cache
 def deliver_deps() -> DeliverDeps:
     """For functions/deliver_webhook."""
+    from sluiceway.adapters.dynamodb_cache import DynamoDBCache  # noqa: PLC0415
     from sluiceway.adapters.dynamodb_jobs import DynamoDBJobs, TableNames  # noqa: PLC0415
     from sluiceway.adapters.http_webhooks import HttpWebhooks  # noqa: PLC0415
     from sluiceway.adapters.secrets_manager_webhooks import SecretsManagerWebhooks  # noqa: PLC0415
     from sluiceway.usecases.deliver_webhook import Courier  # noqa: PLC0415
 
     settings = Settings.from_environment("jobs_table", "webhook_queue_url", "target")
-    telemetry, clock = PowertoolsTelemetry(), SystemClock()
+    telemetry, clock, table = PowertoolsTelemetry(), SystemClock(), _table()
+    names = TableNames(settings.jobs_table, "", "")  # it ends no job, so it needs no other table
     courier = Courier(
-        jobs=DynamoDBJobs(_table(), TableNames(settings.jobs_table, "", ""), clock=clock),
+        jobs=DynamoDBJobs(table, names, DynamoDBCache(table, names.cache), clock=clock),
         webhook_secrets=SecretsManagerWebhooks(
             boto3.client("secretsmanager", config=_STORE_CONFIG), clock
         ),
@@ -368,20 +385,41 @@ def _table() -> Table:
     return Table(boto3.client("dynamodb", config=_STORE_CONFIG))
 
 
-def _stores(settings: Settings, table: Table) -> "tuple[JobStore, ResultCache, PayloadStore]":
-    from sluiceway.adapters.dynamodb_cache import DynamoDBCache  # noqa: PLC0415
+def _stores(
+    settings: Settings, table: Table, telemetry: PowertoolsTelemetry
+) -> "tuple[JobStore, ResultCache, PayloadStore]":
     from sluiceway.adapters.dynamodb_jobs import DynamoDBJobs, TableNames  # noqa: PLC0415
     from sluiceway.adapters.s3_payloads import S3Payloads  # noqa: PLC0415
 
     names = TableNames(settings.jobs_table, settings.cache_table, settings.coordination_table)
+    results = _cache(settings, table, telemetry)
     payload_client: Callable[[], Any] = cache(
         lambda: boto3.client("s3", config=_STORE_CONFIG.merge(_SIGNED_URLS))
     )
     return (
-        DynamoDBJobs(table, names, clock=SystemClock()),
-        DynamoDBCache(table, settings.cache_table),
+        DynamoDBJobs(table, names, results, clock=SystemClock()),
+        results,
         S3Payloads(payload_client, settings.payload_bucket),
     )
+
+
+def _cache(
+    settings: Settings, table: Table, telemetry: PowertoolsTelemetry
+) -> "DynamoDBCache | ValkeyCache":
+    """The cache of the stack. Valkey's client is in a layer that only its stacks have."""
+    if settings.cache_backend == "valkey":
+        from sluiceway.adapters import valkey_cache  # noqa: PLC0415
+
+        return valkey_cache.ValkeyCache(
+            valkey_cache.connect(settings.cache_url),
+            clock=SystemClock(),
+            on_failure=lambda what, error_class: telemetry.event(
+                "cache_unreachable", what=what, error_class=error_class
+            ),
+        )
+    from sluiceway.adapters.dynamodb_cache import DynamoDBCache  # noqa: PLC0415
+
+    return DynamoDBCache(table, settings.cache_table)
 
 
 def _webhooks(settings: Settings, telemetry: PowertoolsTelemetry) -> "WebhookQueue":

@@ -43,6 +43,7 @@ EVENTS: dict[str, tuple[Metric, ...]] = {
     "cache_stale": (Metric("CacheStale"),),
     "cache_degraded": (Metric("CacheStale"), Metric("Degraded")),
     "cache_invalidated": (),
+    "cache_unreachable": (Metric("CacheUnreachable"),),
     "refresh_queued": (),
     "payload_store_failed": (),
     "result_lost": (),

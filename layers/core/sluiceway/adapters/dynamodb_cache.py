@@ -14,7 +14,7 @@ _PLAIN = tuple(field.name for field in fields(CacheEntry) if field.name != "resu
 class DynamoDBCache:
     """Weakness: a hot entry is one partition; 3,000 consistent reads of 4 KB a second at most.
 
-    `store`, `refresh_queued` and `refresh_failed` are writes for the transactions of DynamoDBJobs.
+    What it has to write is a part of the jobs' transactions (CacheWrites).
     """
 
     def __init__(self, table: Table, name: str) -> None:
@@ -43,9 +43,9 @@ class DynamoDBCache:
 
     # ------------------------------------------------------------------ writes of transactions
 
-    def store(self, entry: CacheEntry, job: Job) -> Write:
-        """The entry that `job` fills, unless its key was invalidated after the job's creation."""
-        return Write(
+    def store(self, entry: CacheEntry, job: Job) -> list[Write]:
+        """See CacheWrites."""
+        write = Write(
             self._name,
             _key(entry.cache_key),
             item=_values_of(entry),
@@ -55,10 +55,11 @@ class DynamoDBCache:
             ),
             values={"created": job.created_at_epoch_ms},
         )
+        return [write]
 
-    def refresh_queued(self, entry: CacheEntry, job: Job) -> Write:
-        """Later readers of the entry, as it was read, leave the refresh to `job`."""
-        return Write(
+    def refresh_queued(self, entry: CacheEntry, job: Job) -> list[Write] | None:
+        """See CacheWrites. The transaction itself finds out when the entry has changed."""
+        write = Write(
             self._name,
             _key(entry.cache_key),
             update="SET #refresh_until_epoch_ms = :until, #refresh_job_id = :job",
@@ -76,13 +77,17 @@ class DynamoDBCache:
                 "now": job.created_at_epoch_ms,
             },
         )
+        return [write]
 
-    def refresh_failed(self, job: Job) -> Write:
-        """The entry that the refresh `job` was for and didn't renew cools down."""
+    def refresh_won(self, entry: CacheEntry, job: Job) -> None:
+        """See CacheWrites. The mark is written."""
+
+    def refresh_failed(self, job: Job) -> list[Write]:
+        """See CacheWrites."""
         entry = self.read(job.cache_key)
         failures = 1 + (entry.refresh_failures if entry else 0)
         ended_at_ms = job.failed_at_epoch_ms or job.completed_at_epoch_ms or 0
-        return Write(
+        write = Write(
             self._name,
             _key(job.cache_key),
             update=(
@@ -97,6 +102,7 @@ class DynamoDBCache:
                 "job": job.job_id,
             },
         )
+        return [write]
 
 
 def _key(cache_key: str) -> dict[str, str]:

@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
+from sluiceway.adapters.cache_writes import CacheWrites
 from sluiceway.adapters.dynamodb import Refusal, Table, Write, changes
-from sluiceway.adapters.dynamodb_cache import DynamoDBCache
 from sluiceway.domain.errors import DamagedRowError, StoreBusyError
 from sluiceway.domain.freshness import CacheEntry
 from sluiceway.domain.job import (
@@ -72,6 +72,7 @@ class DynamoDBJobs:
         self,
         table: Table,
         names: TableNames,
+        cache: CacheWrites,
         *,
         clock: Clock,
         rand: Callable[[], float] = random.random,
@@ -79,7 +80,7 @@ class DynamoDBJobs:
         """`rand`, in [0, 1), picks the counter shard that a submit tries first."""
         self._table = table
         self._names = names
-        self._cache = DynamoDBCache(table, names.cache)
+        self._cache = cache
         self._clock = clock
         self._rand = rand
         self._writer = secrets.token_urlsafe(6)
@@ -208,17 +209,22 @@ class DynamoDBJobs:
         """See JobStore."""
         # Of many readers of a stale entry one wins; the others have their answer already, so they
         # don't wait for the winner's transaction as long as a submit would.
+        marks = self._cache.refresh_queued(entry, job)
+        if marks is None:
+            return False
         refusals = self._table.transact(
-            [
-                self._new_job_write(job),
-                self._claim_write(job, None),
-                self._cache.refresh_queued(entry, job),
-            ],
+            [self._new_job_write(job), self._claim_write(job, None), *marks],
             tries=_REFRESH_TRIES,
         )
-        if refusals is None or refusals[0] is not None:
-            return True  # the random id is there already: our own write, whose reply was lost
-        return refusals[1] is not None and self._owns(refusals[1], job)
+        # The random id or the claim may be there already: our own write, whose reply was lost.
+        won = (
+            refusals is None
+            or refusals[0] is not None
+            or (refusals[1] is not None and self._owns(refusals[1], job))
+        )
+        if won:
+            self._cache.refresh_won(entry, job)
+        return won
 
     @staticmethod
     def _owns(refusal: Refusal, job: Job) -> bool:
@@ -315,7 +321,7 @@ class DynamoDBJobs:
             core.append(self._lease_check(old.lease_key, unless_held_at_ms))
         # What is gone or another's by now never stands in the way of a result: these are left out
         # when they are refused.
-        stored = [] if entry is None else [self._cache.store(entry, old)]
+        stored = [] if entry is None else self._cache.store(entry, old)
         ends = old.open and not new.open
         settling = self._closing_writes(new, stored=entry is not None) if ends else []
         counter = self._counter_writes(new) if ends else []
@@ -552,7 +558,7 @@ class DynamoDBJobs:
             values={"job": job.job_id},
         )
         if job.refresh and not stored:
-            return [claim, self._cache.refresh_failed(job)]
+            return [claim, *self._cache.refresh_failed(job)]
         return [claim]
 
     def _counter_writes(self, job: Job) -> list[Write]:
