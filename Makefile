@@ -12,6 +12,7 @@ PYTHON313 ?= $(shell for python in python3.13 "$${PYENV_ROOT:-$$HOME/.pyenv}"/ve
 PIP := -m pip --disable-pip-version-check --no-input install --quiet
 
 LAYER := .aws-sam/build/CoreLayer/python
+VALKEY_LAYER := .aws-sam/build/ValkeyLayer/python
 SERVICES := appconfigdata dynamodb events lambda s3 scheduler secretsmanager signin sqs sso sso-oidc sts
 
 export SAM_CLI_TELEMETRY := 0
@@ -47,9 +48,10 @@ template: .venv-sam/installed
 	$(SAM) validate --lint --region us-east-1
 
 audit: .venv/dev
-	$(BIN)/pip-audit --progress-spinner off --disable-pip --require-hashes -r layers/core/requirements.txt
+	$(BIN)/pip-audit --progress-spinner off --disable-pip --require-hashes \
+		-r layers/core/requirements.txt -r layers/valkey/requirements.txt
 
-build: .venv-sam/installed ## Package the functions and the layer as AWS gets them (needs a Python 3.13)
+build: .venv-sam/installed ## Package the functions and the layers as AWS gets them (needs a Python 3.13)
 	@python="$(PYTHON313)"; if test -z "$$python"; then \
 		echo "no Python 3.13 found: skipping sam build, and the tests of what it makes skip too"; \
 	else \
@@ -62,19 +64,20 @@ build: .venv-sam/installed ## Package the functions and the layer as AWS gets th
 trim:
 	@cd $(LAYER)/botocore/data && for service in */; do \
 		case " $(SERVICES) " in *" $${service%/} "*) ;; *) rm -rf "$$service" ;; esac; done
-	@"$(PYTHON313)" -m compileall -q --invalidation-mode unchecked-hash $(LAYER)
+	@"$(PYTHON313)" -m compileall -q --invalidation-mode unchecked-hash $(LAYER) $(VALKEY_LAYER)
 
 bench: .venv/dev ## Measure, and print figures
 	$(BIN)/python bench/aws_calls.py
 
 lock: .venv/dev ## Make the locks in requirements/ anew
 	$(BIN)/python $(PIP) uv
-	cd requirements && for name in dev local core; do \
+	cd requirements && for name in dev local core valkey; do \
 		test $$name = dev && with= || with="-c dev.txt"; \
 		../$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 			--no-emit-index-url --no-header --no-annotate $$with $$name.in -o $$name.txt || exit 1; \
 	done
 	mv requirements/core.txt layers/core/requirements.txt
+	mv requirements/valkey.txt layers/valkey/requirements.txt
 	cd requirements && ../$(BIN)/uv pip compile --quiet --universal --python-version 3.11 \
 		--generate-hashes --no-emit-index-url --no-header --no-annotate sam.in -o sam.txt
 

@@ -23,6 +23,7 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 BUILD = ROOT / ".aws-sam/build"
 LAYER = BUILD / "CoreLayer/python"
+VALKEY_LAYER = BUILD / "ValkeyLayer/python"
 SOURCES = ROOT / "layers/core/sluiceway"
 FUNCTIONS = (
     "AuthorizeFunction",
@@ -44,7 +45,7 @@ SETTINGS = {
     "ApiFunction": (
         "api_deps",
         [
-            *("JOBS_TABLE", "CACHE_TABLE", "COORDINATION_TABLE", "PAYLOAD_BUCKET"),
+            *("JOBS_TABLE", "COORDINATION_TABLE", "PAYLOAD_BUCKET"),
             *("INTERACTIVE_QUEUE_URL", "BATCH_QUEUE_URL", "TARGET"),
         ],
     ),
@@ -57,11 +58,19 @@ SETTINGS = {
     "RunJobFunction": (
         "run_deps",
         [
-            *("JOBS_TABLE", "CACHE_TABLE", "COORDINATION_TABLE", "PAYLOAD_BUCKET"),
+            *("JOBS_TABLE", "COORDINATION_TABLE", "PAYLOAD_BUCKET"),
             *("INTERACTIVE_QUEUE_URL", "BATCH_QUEUE_URL", "LEASE_S"),
         ],
     ),
 }
+
+BACKENDS = {
+    "dynamodb": {"CACHE_BACKEND": "dynamodb", "CACHE_TABLE": "100"},
+    "valkey": {"CACHE_BACKEND": "valkey", "CACHE_URL": "valkeys://cache.invalid:6379"},
+}
+"""The settings of the cache, for the functions that have one."""
+
+WITH_CACHE = ("ApiFunction", "SweepJobsFunction", "RunJobFunction")
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
@@ -77,7 +86,7 @@ def stale() -> bool:
     built_at = (BUILD / "template.yaml").stat().st_mtime
     sources = [
         ROOT / "template.yaml",
-        *(ROOT / "layers/core").glob("*.txt"),
+        *(ROOT / "layers").glob("*/*.txt"),
         *(
             path
             for folder in ("layers/core", "functions")
@@ -120,11 +129,12 @@ def python() -> str:
 def run(python: str, tmp_path: Path) -> Any:
     """Runs code as a function would, and gives the JSON that it prints."""
 
-    def run(function: str, code: str, **environment: str) -> Any:
+    def run(function: str, code: str, *more_layers: Path, **environment: str) -> Any:
         # -S: no site-packages; -P: not this folder either.
+        path = ":".join(map(str, (BUILD / function, *more_layers, LAYER)))
         done = subprocess.run(  # noqa: S603 - our own code
             [python, "-S", "-P", "-B", "-c", code],
-            env={"PYTHONPATH": f"{BUILD / function}:{LAYER}", **environment},
+            env={"PYTHONPATH": path, **environment},
             cwd=tmp_path,
             capture_output=True,
             text=True,
@@ -182,10 +192,32 @@ def test_built_function_wires_itself_from_its_settings(function: str, run: Any) 
         f"print(json.dumps(type(bootstrap.{builder}()).__name__))"
     )
     settings = dict.fromkeys(names, "100")
+    if function in WITH_CACHE:
+        settings |= BACKENDS["dynamodb"]
 
     deps = run(function, code, AWS_DEFAULT_REGION="us-east-1", **settings)
 
     assert deps.endswith("Deps")
+
+
+@pytest.mark.parametrize("function", WITH_CACHE)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_built_function_loads_the_client_of_valkey_for_valkey_alone(
+    function: str, backend: str, run: Any
+) -> None:
+    builder, names = SETTINGS[function]
+    code = (
+        "import app, json, sys\n"
+        "from sluiceway import bootstrap\n"
+        f"bootstrap.{builder}()\n"
+        "print(json.dumps('valkey' in sys.modules))"
+    )
+    layers = [VALKEY_LAYER] if backend == "valkey" else []
+    settings = dict.fromkeys(names, "100") | BACKENDS[backend]
+
+    loaded = run(function, code, *layers, AWS_DEFAULT_REGION="us-east-1", **settings)
+
+    assert loaded is (backend == "valkey")
 
 
 # ------------------------------------------------------------------------------------ contents
@@ -209,20 +241,38 @@ def test_built_function_is_its_sources(function: str) -> None:
     assert built == files_of(ROOT / folder)
 
 
+@pytest.mark.parametrize("name", ["core", "valkey"])
 @pytest.mark.usefixtures("python")
-def test_layer_carries_exactly_what_is_locked() -> None:
-    lock = (ROOT / "layers/core/requirements.txt").read_text("utf-8")
+def test_layer_carries_exactly_what_is_locked(name: str) -> None:
+    lock = (ROOT / f"layers/{name}/requirements.txt").read_text("utf-8")
     locked = {
-        (name.replace("-", "_").lower(), version)
-        for name, version in re.findall(r"^([\w.-]+)==([^\s;]+)", lock, re.MULTILINE)
+        (package.replace("-", "_").lower(), version)
+        for package, version, older in re.findall(
+            r"^([\w.-]+)==([^\s;]+)( ; python_full_version < )?", lock, re.MULTILINE
+        )
+        if not older  # a package for Pythons before the layer's
     }
 
     carried = {
         tuple(path.name.removesuffix(".dist-info").lower().rsplit("-", 1))
-        for path in LAYER.glob("*.dist-info")
+        for path in {"core": LAYER, "valkey": VALKEY_LAYER}[name].glob("*.dist-info")
     }
 
     assert carried == locked
+
+
+@pytest.mark.usefixtures("python")
+def test_layer_of_valkey_is_small_and_compiled() -> None:
+    sources = set((VALKEY_LAYER / "valkey").rglob("*.py"))
+
+    compiled = {
+        path.parent.parent / f"{path.name.split('.')[0]}.py"
+        for path in (VALKEY_LAYER / "valkey").rglob(f"*.cpython-{VERSION.replace('.', '')}.pyc")
+    }
+
+    assert compiled == sources
+    assert sum(map(len, files_of(VALKEY_LAYER).values())) < 2_000_000
+    assert not (LAYER / "valkey").exists()
 
 
 @pytest.mark.usefixtures("python")
