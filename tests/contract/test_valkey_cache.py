@@ -168,7 +168,7 @@ def test_marks_of_refreshes_lengthen_no_life(store: Store, valkey: Valkey, mark:
 
     store.jobs.queue_refresh(job, entry)
     if mark == "fail":
-        ended = replace(store.row(job), status="failed", failed_at_epoch_ms=NOW_MS)
+        ended = replace(store.row(job), failed_at_epoch_ms=NOW_MS)
         store.cache.refresh_failed(ended)  # type: ignore[attr-defined]
 
     lives_ms: Any = valkey.pttl(HASH)

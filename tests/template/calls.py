@@ -34,7 +34,7 @@ from sluiceway.usecases.sweep_jobs import Sweeper
 
 from tests.fakes import examples
 from tests.fakes.in_memory import NOW_MS, FakeClock
-from tests.template.rendering import RESOURCES, ROOT, render
+from tests.template.rendering import RESOURCES, ROOT, render, render_with
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -68,6 +68,11 @@ DEPS: dict[str, tuple[Any, tuple[type, ...]]] = {
     ),
 }
 """Of each function: its builder, and the classes whose fields are the ports it has."""
+
+BACKENDS = ("dynamodb", "valkey")
+
+NO_VALKEY = "valkey://127.0.0.1:1"
+"""Nobody listens there: what is done without it is done with it, too."""
 
 SECRETS = "sluiceway/vendors/"
 WEBHOOK_SECRETS = "sluiceway/webhooks/"
@@ -168,14 +173,14 @@ def _method_calls(path: Path) -> Iterator[tuple[Verb, Names]]:
 # ------------------------------------------------------------------------------------ the run
 
 
-def record() -> Calls:
+def record(backend: str) -> Calls:
     """Runs every verb, on all of its ways that make other calls."""
     calls = Calls()
     with mock_aws(), pytest.MonkeyPatch.context() as patch:
         session = boto3.Session()
         patch.setattr(boto3, "DEFAULT_SESSION", session)
         patch.setattr(bootstrap, "SystemClock", FakeClock)
-        for name, value in _make_resources(session).items():
+        for name, value in _make_resources(session, backend).items():
             patch.setenv(name, value)
         recorder = _Recorder(calls)
         session.events.register("provide-client-params", recorder.hear)
@@ -255,9 +260,9 @@ def _rights_to_tables(operation: str, params: dict[str, Any]) -> Iterator[Right]
             yield f"{params['TableName']}{index}", f"dynamodb:{operation}"
 
 
-def _make_resources(session: boto3.Session) -> dict[str, str]:
+def _make_resources(session: boto3.Session, backend: str) -> dict[str, str]:
     """Makes the template's resources, and gives the environment of all functions."""
-    stack = render()
+    stack = render_with(backend)
     dynamodb, sqs = session.client("dynamodb"), session.client("sqs")
     names: dict[str, str] = {}
     for logical_id, of in stack.of_type("AWS::DynamoDB::Table").items():
@@ -274,10 +279,19 @@ def _make_resources(session: boto3.Session) -> dict[str, str]:
         session.client("events").create_event_bus(Name=logical_id)
         names[logical_id] = logical_id
     return {
-        name: names[value["Ref"]] if isinstance(value, dict) else value
+        name: _known(value, names)
         for function in stack.of_type("AWS::Lambda::Function").values()
         for name, value in function["Environment"]["Variables"].items()
     }
+
+
+def _known(value: Any, names: dict[str, str]) -> str:
+    match value:
+        case {"Ref": str(logical_id)}:
+            return names[logical_id]
+        case {"Fn::Sub": str(text)} if "${ValkeyCache." in text:
+            return NO_VALKEY
+    return str(value)
 
 
 def _run_all_verbs(recorder: _Recorder, session: boto3.Session) -> None:
@@ -306,6 +320,9 @@ def _run_all_verbs(recorder: _Recorder, session: boto3.Session) -> None:
     jobs.release(started.lease)
     second = _submit(jobs, examples.a_job(4))
     jobs.apply(second, examples.failed(second), unless_held_at_ms=NOW_MS)
+    refresh = _refresh(10)
+    jobs.queue_refresh(refresh, examples.an_entry(first))
+    jobs.apply(refresh, examples.failed(refresh), unless_held_at_ms=NOW_MS)
     jobs.redrive(examples.failed(second), examples.redriven(examples.failed(second)))
     fifth = _submit(jobs, examples.a_job(5))
     working = _start(jobs, fifth)
@@ -398,6 +415,8 @@ def _run_sweepers_verbs(recorder: _Recorder, deps: Any) -> None:
     with _counters_busy(sweeper.jobs):
         jobs.apply(stuck, examples.failed(stuck), give_up_at_ms=0)
     jobs.settle(sweeper.jobs.get(stuck.tenant, stuck.job_id))
+    refresh = _refresh(11)
+    jobs.apply(refresh, examples.failed(refresh), unless_held_at_ms=NOW_MS)
 
 
 def _run_verbs_of_events(recorder: _Recorder, publish: Any, deliver: Any) -> None:
@@ -446,6 +465,12 @@ def _counters_busy(jobs: Any) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(type(jobs._table), "transact", lambda _, writes, **n: refuse(writes, **n))
         yield
+
+
+def _refresh(number: int) -> Any:
+    """A job that renews the entry of the first."""
+    key = examples.a_job(1).cache_key
+    return examples.a_job(number, cache_key=key, refreshes_for="acme", tenant=f"refresh#{key}")
 
 
 def _submit(jobs: Any, job: Any) -> Any:

@@ -64,6 +64,12 @@ def render(**parameters: str) -> Stack:
     return Stack(resolve(kept))
 
 
+def render_with(backend: str) -> Stack:
+    """The stack whose cache is there, in a network if it needs one."""
+    network = {"VpcId": "vpc-1", "PrivateSubnetIds": "subnet-1,subnet-2"}
+    return render(CacheBackend=backend, **(network if backend == "valkey" else {}))
+
+
 def variants(*names: str) -> Iterator[dict[str, str]]:
     """Every combination of the values that these parameters allow."""
     for values in product(*(PARAMETERS[name]["AllowedValues"] for name in names)):

@@ -10,8 +10,8 @@ import re
 import pytest
 from sluiceway import bootstrap, telemetry
 
-from tests.template.calls import DEPS
-from tests.template.rendering import RESOURCES, ROOT, SOURCE, render
+from tests.template.calls import BACKENDS, DEPS, NO_VALKEY
+from tests.template.rendering import RESOURCES, ROOT, SOURCE, render, render_with
 
 FUNCTIONS = sorted(render().of_type("AWS::Lambda::Function"))
 RUNTIME = "python3.13"
@@ -19,19 +19,26 @@ RUNTIME = "python3.13"
 SETTINGS = {field.name.upper() for field in dataclasses.fields(bootstrap.Settings)}
 
 
-def environment(function: str) -> dict[str, object]:
-    variables: dict[str, object] = render().properties(function)["Environment"]["Variables"]
+def environment(function: str, backend: str = "dynamodb") -> dict[str, object]:
+    of = render_with(backend).properties(function)
+    variables: dict[str, object] = of["Environment"]["Variables"]
     return variables
 
 
-def own_settings(function: str) -> set[str]:
-    return {name for name in environment(function) if not name.startswith("POWERTOOLS_")}
+def own_settings(function: str, backend: str) -> dict[str, str]:
+    """With values that a builder is content with."""
+    return {
+        name: value if isinstance(value, str) else {"CACHE_URL": NO_VALKEY}.get(name, "100")
+        for name, value in environment(function, backend).items()
+        if not name.startswith("POWERTOOLS_")
+    }
 
 
 SETTINGS_OF_FUNCTIONS = [
-    pytest.param(function, name, id=f"{function}-{name}")
+    pytest.param(function, backend, name, id=f"{function}-{backend}-{name}")
     for function in FUNCTIONS
-    for name in sorted(own_settings(function))
+    for backend in BACKENDS
+    for name in sorted(own_settings(function, backend))
 ]
 
 
@@ -56,6 +63,19 @@ def test_function_runs_the_built_python_and_the_one_layer(function: str) -> None
     assert of["Runtime"] == RUNTIME
     assert compatible == [RUNTIME]
     assert RESOURCES["CoreLayer"]["Metadata"]["BuildMethod"] == RUNTIME
+
+
+def test_functions_in_the_network_of_valkey_and_no_others_have_its_layer() -> None:
+    stack = render_with("valkey")
+    functions = {name: stack.properties(name) for name in FUNCTIONS}
+
+    two = {name for name, of in functions.items() if len(of["Layers"]) == 2}
+    layer = stack.properties(functions["ApiFunction"]["Layers"][1]["Ref"])
+
+    assert two == {name for name, of in functions.items() if "VpcConfig" in of}
+    assert two == {name for name in FUNCTIONS if "CACHE_URL" in environment(name, "valkey")}
+    assert layer["CompatibleRuntimes"] == [RUNTIME]
+    assert RESOURCES["ValkeyLayer"]["Metadata"]["BuildMethod"] == RUNTIME
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
@@ -105,31 +125,34 @@ def test_function_says_what_it_does(function: str) -> None:
 # ------------------------------------------------------------------------------------ environment
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("function", FUNCTIONS)
-def test_variables_are_settings_of_ours_or_of_powertools(function: str) -> None:
-    assert own_settings(function) <= SETTINGS
+def test_variables_are_settings_of_ours_or_of_powertools(function: str, backend: str) -> None:
+    assert own_settings(function, backend).keys() <= SETTINGS
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_builder_is_content_with_the_functions_settings(
-    function: str, fresh_environment: pytest.MonkeyPatch
+    function: str, backend: str, fresh_environment: pytest.MonkeyPatch
 ) -> None:
     builder, (kind, *_) = DEPS[function]
-    for name in own_settings(function):
-        fresh_environment.setenv(name, "100")
+    for name, value in own_settings(function, backend).items():
+        fresh_environment.setenv(name, value)
 
     deps = builder.__wrapped__()
 
     assert isinstance(deps, kind)
 
 
-@pytest.mark.parametrize(("function", "name"), SETTINGS_OF_FUNCTIONS)
+@pytest.mark.parametrize(("function", "backend", "name"), SETTINGS_OF_FUNCTIONS)
 def test_builder_needs_each_of_the_functions_settings(
-    function: str, name: str, fresh_environment: pytest.MonkeyPatch
+    function: str, backend: str, name: str, fresh_environment: pytest.MonkeyPatch
 ) -> None:
     builder, _ = DEPS[function]
-    for other in own_settings(function) - {name}:
-        fresh_environment.setenv(other, "100")
+    for other, value in own_settings(function, backend).items():
+        if other != name:
+            fresh_environment.setenv(other, value)
 
     with pytest.raises(KeyError, match=name):
         builder.__wrapped__()

@@ -7,8 +7,17 @@ from typing import Any
 
 import pytest
 
-from tests.template.calls import DEPS, PORTS, Calls, Right, calls_of, client_methods, verbs_of
-from tests.template.rendering import render
+from tests.template.calls import (
+    BACKENDS,
+    DEPS,
+    PORTS,
+    Calls,
+    Right,
+    calls_of,
+    client_methods,
+    verbs_of,
+)
+from tests.template.rendering import render, render_with
 
 FUNCTIONS = sorted(render().of_type("AWS::Lambda::Function"))
 
@@ -16,6 +25,17 @@ LOGS = ("logs:CreateLogStream", "logs:PutLogEvents")
 TRACES = {("*", "xray:PutTraceSegments"), ("*", "xray:PutTelemetryRecords")}
 MAPPING = ("sqs:ReceiveMessage", "sqs:DeleteMessage", "sqs:GetQueueAttributes")
 STREAM = ("dynamodb:DescribeStream", "dynamodb:GetRecords", "dynamodb:GetShardIterator")
+
+IN_THE_NETWORK = ("ApiFunction", "InvalidateCacheFunction", "RunJobFunction", "SweepJobsFunction")
+"""Of a stack with Valkey."""
+
+NETWORK = {
+    ("*", f"ec2:{action}")
+    for action in (
+        *("AssignPrivateIpAddresses", "UnassignPrivateIpAddresses", "DescribeSubnets"),
+        *("CreateNetworkInterface", "DeleteNetworkInterface", "DescribeNetworkInterfaces"),
+    )
+}
 
 NOT_USED = {"delete_item", "head_object"}
 """Table.write could delete; no verb does. The size of an object is for an operator's command."""
@@ -26,10 +46,10 @@ def role_of(function: str) -> str:
     return role
 
 
-def statements(role: str) -> list[dict[str, Any]]:
+def statements(role: str, backend: str) -> list[dict[str, Any]]:
     return [
         statement
-        for policy in render().properties(role)["Policies"]
+        for policy in render_with(backend).properties(role)["Policies"]
         for statement in policy["PolicyDocument"]["Statement"]
     ]
 
@@ -55,20 +75,23 @@ def resource_name(resource: Any) -> str:
     raise NotImplementedError(resource)
 
 
-def allowed(role: str) -> set[Right]:
+def rights_in(role: str, backend: str, effect: str = "Allow") -> set[Right]:
     return {
         (resource_name(resource), action)
-        for statement in statements(role)
+        for statement in statements(role, backend)
+        if statement["Effect"] == effect
         for resource in listed(statement["Resource"])
         for action in listed(statement["Action"])
     }
 
 
-def of_the_platform(function: str) -> set[Right]:
+def of_the_platform(function: str, backend: str) -> set[Right]:
     """What Lambda does in the function's name."""
-    stack = render()
+    stack = render_with(backend)
     log_group = stack.properties(function)["LoggingConfig"]["LogGroup"]["Ref"]
     rights = {(log_group, action) for action in LOGS} | TRACES
+    if "VpcConfig" in stack.properties(function):
+        rights |= NETWORK
     for mapping in stack.of_type("AWS::Lambda::EventSourceMapping").values():
         if mapping["FunctionName"] != {"Ref": function}:
             continue
@@ -103,9 +126,12 @@ def test_every_function_of_the_template_is_looked_at() -> None:
     assert set(DEPS) == set(FUNCTIONS)
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("function", FUNCTIONS)
-def test_every_verb_that_a_function_uses_was_run(function: str, calls: Calls) -> None:
-    asked = calls_of(function)
+def test_every_verb_that_a_function_uses_was_run(
+    function: str, backend: str, calls_with: dict[str, Calls]
+) -> None:
+    asked, calls = calls_of(function), calls_with[backend]
 
     assert asked
     assert {(verb, names) for verb, names in asked if not calls.has_run(verb, names)} == set()
@@ -127,32 +153,70 @@ def test_every_client_method_in_the_adapters_was_called(calls: Calls) -> None:
 # ------------------------------------------------------------------------------------ roles
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("function", FUNCTIONS)
-def test_role_allows_exactly_what_the_function_does(function: str, calls: Calls) -> None:
-    rights = calls.rights_of(function)
+def test_role_allows_exactly_what_the_function_does(
+    function: str, backend: str, calls_with: dict[str, Calls]
+) -> None:
+    rights = calls_with[backend].rights_of(function)
 
-    needed = rights | to_tell_a_missing_object(rights) | of_the_platform(function)
+    needed = rights | to_tell_a_missing_object(rights) | of_the_platform(function, backend)
 
-    assert allowed(role_of(function)) == needed
+    assert rights_in(role_of(function), backend) == needed
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("function", FUNCTIONS)
-def test_only_tracing_has_no_resource_and_no_action_is_a_wildcard(function: str) -> None:
-    rights = allowed(role_of(function))
+def test_only_tracing_and_networks_have_no_resource_and_no_action_is_a_wildcard(
+    function: str, backend: str
+) -> None:
+    rights = rights_in(role_of(function), backend)
 
-    assert {right for right in rights if right[0] == "*"} == TRACES
+    in_a_network = "VpcConfig" in render_with(backend).properties(function)
+
+    assert {right for right in rights if right[0] == "*"} == TRACES | (
+        NETWORK if in_a_network else set()
+    )
     assert not [action for _, action in rights if "*" in action]
 
 
-@pytest.mark.parametrize("function", FUNCTIONS)
-def test_role_grants_by_these_statements_alone(function: str) -> None:
-    role = render().properties(role_of(function))
+def test_functions_are_in_a_network_where_the_cache_is_in_one() -> None:
+    inside = {
+        backend: {f for f in FUNCTIONS if "VpcConfig" in render_with(backend).properties(f)}
+        for backend in BACKENDS
+    }
 
-    assert all(statement["Effect"] == "Allow" for statement in statements(role_of(function)))
-    assert not {"NotAction", "NotResource"} & {k for s in statements(role_of(function)) for k in s}
-    assert "ManagedPolicyArns" not in role
-    assert not render().of_type("AWS::IAM::Policy")
-    assert not render().of_type("AWS::IAM::ManagedPolicy")
+    assert inside == {"dynamodb": set(), "valkey": set(IN_THE_NETWORK)}
+
+
+@pytest.mark.parametrize("function", IN_THE_NETWORK)
+def test_rights_to_a_network_are_lambdas_and_not_the_codes(function: str) -> None:
+    role = role_of(function)
+
+    (denied,) = (one for one in statements(role, "valkey") if one["Effect"] == "Deny")
+
+    assert rights_in(role, "valkey", "Deny") == NETWORK
+    assert denied["Condition"] == {"Null": {"lambda:SourceFunctionArn": "false"}}
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_stack_with_valkey_has_no_rights_to_the_cache_table(function: str) -> None:
+    rights = rights_in(role_of(function), "valkey")
+
+    assert not [action for resource, action in rights if resource == "CacheTable"]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_role_grants_by_these_statements_alone(function: str, backend: str) -> None:
+    role = role_of(function)
+    of_role = statements(role, backend)
+
+    assert {one["Effect"] for one in of_role} <= {"Allow", "Deny"}
+    assert not {"NotAction", "NotResource"} & {key for one in of_role for key in one}
+    assert "ManagedPolicyArns" not in render_with(backend).properties(role)
+    assert not render_with(backend).of_type("AWS::IAM::Policy")
+    assert not render_with(backend).of_type("AWS::IAM::ManagedPolicy")
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)

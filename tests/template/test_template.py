@@ -9,7 +9,15 @@ from typing import Any
 
 import pytest
 
-from tests.template.rendering import PARAMETERS, RESOURCES, ROOT, SOURCE, render, variants
+from tests.template.rendering import (
+    PARAMETERS,
+    RESOURCES,
+    ROOT,
+    SOURCE,
+    render,
+    render_with,
+    variants,
+)
 
 REFUSED_BY_EMULATORS = re.compile(
     r"AWS::(ApiGateway::Account|CodeDeploy::.*|WAFv2::WebACLAssociation|CloudWatch::CompositeAlarm"
@@ -25,6 +33,7 @@ PHYSICAL_NAMES = {
     "Name",
     "QueueName",
     "RoleName",
+    "ServerlessCacheName",
     "TableName",
 }
 """Two stacks in one account would fight for them, and a replacement could not be made."""
@@ -104,9 +113,11 @@ def test_no_resource_has_a_physical_name() -> None:
         if "Properties" in of and PHYSICAL_NAMES & of["Properties"].keys()
     }
 
-    # CloudFormation makes up no name for an event bus, so it has the stack's.
-    assert named == {"EventBus": ["Name"]}
-    assert RESOURCES["EventBus"]["Properties"]["Name"] == {"Ref": "AWS::StackName"}
+    # CloudFormation makes up no name for these, so they have the stack's.
+    assert named == {"EventBus": ["Name"], "ValkeyCache": ["ServerlessCacheName"]}
+    assert {RESOURCES[name]["Properties"][key]["Ref"] for name, (key,) in named.items()} == {
+        "AWS::StackName"
+    }
 
 
 def test_outputs_are_those_that_programs_read() -> None:
@@ -121,6 +132,63 @@ def test_output_refers_to_a_resource_that_every_stack_has(name: str) -> None:
 
     assert referred
     assert {one or other for one, other in referred} <= render(Target="local").resources.keys()
+
+
+# ------------------------------------------------------------------------------------ valkey
+
+
+def test_stack_without_valkey_has_nothing_of_it() -> None:
+    only = render_with("valkey").resources.keys() - render().resources.keys()
+
+    kinds = sorted(RESOURCES[name]["Type"] for name in only if name in RESOURCES)
+
+    assert kinds == [
+        *("AWS::EC2::SecurityGroup", "AWS::EC2::SecurityGroup"),
+        "AWS::ElastiCache::ServerlessCache",
+    ]
+    assert {name for name in only if name not in RESOURCES} == {
+        name for name in render_with("valkey").resources if name.startswith("ValkeyLayer")
+    }
+    assert not render().resources.keys() - render_with("valkey").resources.keys()
+
+
+def test_only_functions_of_the_stack_reach_the_cache() -> None:
+    stack = render_with("valkey")
+    cache = stack.properties("ValkeyCache")
+
+    (rule,) = stack.properties("ValkeySecurityGroup")["SecurityGroupIngress"]
+
+    assert cache["Engine"] == "valkey"
+    assert cache["SecurityGroupIds"] == [{"Fn::GetAtt": ["ValkeySecurityGroup", "GroupId"]}]
+    assert rule["SourceSecurityGroupId"] == {"Fn::GetAtt": ["FunctionSecurityGroup", "GroupId"]}
+    assert (rule["IpProtocol"], rule["FromPort"], rule["ToPort"]) == ("tcp", 6379, 6379)
+    assert "SecurityGroupIngress" not in stack.properties("FunctionSecurityGroup")
+
+
+def test_functions_speak_tls_with_the_cache_and_are_in_its_subnets() -> None:
+    stack = render_with("valkey")
+    functions = [of for of in stack.of_type("AWS::Lambda::Function").values() if "VpcConfig" in of]
+
+    subnets = stack.properties("ValkeyCache")["SubnetIds"]
+
+    assert functions
+    assert all(of["VpcConfig"]["SubnetIds"] == subnets for of in functions)
+    assert {of["Environment"]["Variables"]["CACHE_URL"]["Fn::Sub"] for of in functions} == {
+        "valkeys://${ValkeyCache.Endpoint.Address}:${ValkeyCache.Endpoint.Port}"
+    }
+
+
+def test_deployment_with_valkey_is_refused_without_a_network() -> None:
+    rule = SOURCE["Rules"]["ValkeyHasANetwork"]
+
+    asserted = [one["Assert"] for one in rule["Assertions"]]
+
+    assert rule["RuleCondition"] == {"Fn::Equals": [{"Ref": "CacheBackend"}, "valkey"]}
+    assert asserted == [
+        {"Fn::Not": [{"Fn::Equals": [{"Ref": "VpcId"}, ""]}]},
+        {"Fn::Not": [{"Fn::Equals": [{"Ref": "PrivateSubnetIds"}, ""]}]},
+        {"Fn::Equals": [{"Ref": "Target"}, "aws"]},
+    ]
 
 
 # ------------------------------------------------------------------------------------ samconfig
