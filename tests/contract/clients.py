@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from botocore.exceptions import ClientError, EndpointConnectionError, ReadTimeoutError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from mypy_boto3_dynamodb import DynamoDBClient
 
@@ -105,3 +106,19 @@ def coordination_keys(request: dict[str, Any]) -> list[str]:
     actions = [body for action in request["TransactItems"] for body in action.values()]
     rows = [body.get("Key") or body["Item"] for body in actions]
     return [row["coordination_key"]["S"] for row in rows if "coordination_key" in row]
+
+
+@contextmanager
+def transactions(client: DynamoDBClient, do: Callable[..., None]) -> Iterator[None]:
+    """`do` sees each transaction before it is sent, and may raise."""
+    name = "provide-client-params.dynamodb.TransactWriteItems"
+    client.meta.events.register(name, do)
+    try:
+        yield
+    finally:
+        client.meta.events.unregister(name, do)
+
+
+def meet_another(**_: Any) -> None:
+    """Another transaction is at the same items."""
+    raise cancelled("TransactionConflict")

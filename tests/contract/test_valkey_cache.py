@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,13 +16,13 @@ from sluiceway.domain.freshness import TOMBSTONE_S
 from sluiceway.domain.payload import Payload
 from sluiceway.ports import Moved
 
+from tests.contract.clients import meet_another, transactions
 from tests.contract.test_result_cache import KEY, a_refresh, cached, stored
 from tests.fakes.examples import a_job, an_entry, completed
 from tests.fakes.in_memory import NOW_MS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
+    from mypy_boto3_dynamodb import DynamoDBClient
     from sluiceway.domain.freshness import CacheEntry
     from valkey import Valkey
 
@@ -56,25 +55,15 @@ def store(valkey_store: Store) -> Store:
     return valkey_store
 
 
-@contextmanager
-def tables_busy(store: Store) -> Iterator[None]:
-    """Every transaction meets another."""
-
-    def refuse(*_: Any, **__: Any) -> None:
-        raise StoreBusyError("The tables are busy.", retry_after_s=1)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(type(store.jobs._table), "transact", refuse)  # type: ignore[attr-defined]
-        yield
-
-
 # ------------------------------------------------------------------------------------ the finish
 
 
-def test_paid_answer_is_there_before_its_job_is_completed(store: Store) -> None:
+def test_paid_answer_is_there_before_its_job_is_completed(
+    store: Store, moto_client: DynamoDBClient
+) -> None:
     job, lease = store.start(store.submit(a_job(1)))
 
-    with tables_busy(store), pytest.raises(StoreBusyError):
+    with transactions(moto_client, meet_another), pytest.raises(StoreBusyError):
         store.jobs.apply(job, completed(job), lease=lease, entry=an_entry(job))
 
     assert store.row(job) == job
@@ -179,13 +168,13 @@ def test_marks_of_refreshes_lengthen_no_life(store: Store, valkey: Valkey, mark:
 
 
 def test_refresh_that_was_not_written_keeps_others_away_for_half_a_minute_only(
-    store: Store, told: list[tuple[str, str]]
+    store: Store, moto_client: DynamoDBClient, told: list[tuple[str, str]]
 ) -> None:
     cache: ValkeyCache = store.cache  # type: ignore[assignment]
     entry = an_entry(a_job(1))
     cache.store(entry, a_job(1))
 
-    with tables_busy(store), pytest.raises(StoreBusyError):
+    with transactions(moto_client, meet_another), pytest.raises(StoreBusyError):
         store.jobs.queue_refresh(a_refresh(store, 2), entry)
 
     assert stored(store).refresh_until_epoch_ms == NOW_MS + REFRESH_TRY_MS

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import itertools
 import secrets
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from sluiceway.domain import catalogue
-from sluiceway.domain.errors import JobNotFoundError, StoreBusyError, VendorError
+from sluiceway.domain.errors import JobNotFoundError, VendorError
 from sluiceway.domain.freshness import COOL_DOWN_FIRST_MS, Freshness
 from sluiceway.domain.ids import HIT_PREFIX
 from sluiceway.domain.job import JobStatus
@@ -20,6 +19,7 @@ from sluiceway.usecases.get_job import get_job
 from sluiceway.usecases.run_job import Acknowledge, Delivery, Worker, run_job
 from sluiceway.usecases.submit_job import Accepted, Hit, Origin, Submitter, submit_job
 
+from tests.contract.clients import meet_another, transactions
 from tests.fakes.in_memory import (
     FakeVendors,
     InMemoryPayloads,
@@ -30,8 +30,7 @@ from tests.fakes.in_memory import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
+    from mypy_boto3_dynamodb import DynamoDBClient
     from sluiceway.domain.job import Job
 
     from tests.contract.harness import Store
@@ -159,10 +158,12 @@ def test_failed_refresh_leaves_the_stale_answer_and_is_tried_again_after_a_while
     assert later.refresh is not None
 
 
-def test_worker_that_died_before_its_finish_leaves_the_answer_to_the_next(path: Path) -> None:
+def test_worker_that_died_before_its_finish_leaves_the_answer_to_the_next(
+    path: Path, moto_client: DynamoDBClient
+) -> None:
     path.submit()
     message = path.queue.sends[0]
-    with finishes_die(path), pytest.raises(Crash):
+    with transactions(moto_client, die_at_the_finish), pytest.raises(Crash):
         path.run_next()
     path.store.clock.advance(s=120)  # its lease has ended
     path.queue.sends.append(message)
@@ -177,16 +178,10 @@ class Crash(BaseException):
     """This worker ends here."""
 
 
-@contextmanager
-def finishes_die(path: Path) -> Iterator[None]:
-    """Workers end when the entry is written and the transaction isn't."""
-
-    def die(*_: object) -> None:
+def die_at_the_finish(params: dict[str, Any], **_: Any) -> None:
+    """The entry is written by then, and the job's result isn't."""
+    if "result_source" in repr(params):
         raise Crash
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(type(path.store.jobs), "_closing_writes", die)
-        yield
 
 
 def test_hit_is_fetched_by_its_id_until_it_is_invalidated(path: Path) -> None:
@@ -215,18 +210,15 @@ def test_hit_is_fetched_by_its_id_until_it_is_invalidated(path: Path) -> None:
         fetch()
 
 
-def test_request_runs_when_the_refresh_of_another_could_not_be_queued(path: Path) -> None:
+def test_stale_answer_is_given_when_its_refresh_can_not_be_queued(
+    path: Path, moto_client: DynamoDBClient
+) -> None:
     path.submit()
     path.run_next()
     path.store.clock.advance(s=301)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(type(path.store.jobs._table), "transact", _busy)  # type: ignore[attr-defined]
+    with transactions(moto_client, meet_another):
         hit = path.hit()
 
     assert hit.freshness is Freshness.STALE
     assert hit.refresh is None
-
-
-def _busy(*_: object, **__: object) -> None:
-    raise StoreBusyError("The tables are busy.", retry_after_s=1)

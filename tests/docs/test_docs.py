@@ -203,7 +203,8 @@ def test_parameters_are_documented_with_their_defaults() -> None:
     }
 
     parameters = {
-        (name, str(parameter["Default"])) for name, parameter in template()["Parameters"].items()
+        (name, str(parameter["Default"]) or '""')
+        for name, parameter in template()["Parameters"].items()
     }
 
     assert parameters == documented
