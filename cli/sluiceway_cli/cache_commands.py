@@ -82,9 +82,9 @@ def entry_row(cache_key: str, target: Target) -> dict[str, Any]:
 
     `state`: `entry`, `invalidated`, or `none` when there is nothing under the key.
     """
-    entry = target.cache.read(cache_key)
+    found = target.cache.look(cache_key)
+    entry, at_ms = found.entry, found.invalidated_at_epoch_ms
     if entry is None:
-        at_ms = target.cache.invalidated_at_ms(cache_key)
         return {
             "cache_key": cache_key,
             "state": "none" if at_ms is None else "invalidated",

@@ -32,7 +32,6 @@ from sluiceway.ports import (
     JobStore,
     PartnerKeys,
     PayloadStore,
-    ResultCache,
     StateStore,
 )
 from sluiceway.usecases.invalidate_cache import Invalidator

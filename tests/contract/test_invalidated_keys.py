@@ -42,14 +42,14 @@ def test_invalidated_entry_is_read_no_more(store: Store) -> None:
 
     assert found is True
     assert store.cache.read(KEY) is None
-    assert store.cache.invalidated_at_ms(KEY) == NOW_MS + 5
+    assert store.cache.look(KEY).invalidated_at_epoch_ms == NOW_MS + 5
 
 
 def test_key_without_an_entry_is_invalidated_all_the_same(store: Store) -> None:
     found = store.cache.invalidate(KEY, now_ms=NOW_MS + 5)
 
     assert found is False
-    assert store.cache.invalidated_at_ms(KEY) == NOW_MS + 5
+    assert store.cache.look(KEY).invalidated_at_epoch_ms == NOW_MS + 5
 
 
 def test_invalidation_again_finds_nothing_and_counts_from_now(store: Store) -> None:
@@ -59,14 +59,14 @@ def test_invalidation_again_finds_nothing_and_counts_from_now(store: Store) -> N
     again = store.cache.invalidate(KEY, now_ms=NOW_MS + 9)
 
     assert again is False
-    assert store.cache.invalidated_at_ms(KEY) == NOW_MS + 9
+    assert store.cache.look(KEY).invalidated_at_epoch_ms == NOW_MS + 9
 
 
 def test_key_that_was_never_invalidated_has_no_time(store: Store) -> None:
     filled(store)
 
-    assert store.cache.invalidated_at_ms(KEY) is None
-    assert store.cache.invalidated_at_ms("c1_unknown") is None
+    assert store.cache.look(KEY).invalidated_at_epoch_ms is None
+    assert store.cache.look("c1_unknown").invalidated_at_epoch_ms is None
 
 
 def test_other_keys_are_left_alone(store: Store) -> None:
@@ -91,7 +91,7 @@ def test_job_from_before_completes_and_writes_no_entry(store: Store, created_at_
     assert outcome == Applied(completed(processing))
     assert store.row(processing) == completed(processing)
     assert store.cache.read(KEY) is None
-    assert store.cache.invalidated_at_ms(KEY) == NOW_MS
+    assert store.cache.look(KEY).invalidated_at_epoch_ms == NOW_MS
     assert store.rows.claim(processing.job_key) is None
     assert store.rows.in_flight("acme") == {}
 
@@ -103,7 +103,7 @@ def test_job_from_after_it_writes_its_entry(store: Store) -> None:
     job = filled(store, same_key(2, NOW_MS + 1), b"new")
 
     assert store.cache.read(KEY) == an_entry(job, b"new")
-    assert store.cache.invalidated_at_ms(KEY) is None
+    assert store.cache.look(KEY).invalidated_at_epoch_ms is None
 
 
 def test_refresh_from_before_writes_no_entry_and_no_cool_down(store: Store) -> None:
@@ -120,7 +120,7 @@ def test_refresh_from_before_writes_no_entry_and_no_cool_down(store: Store) -> N
     assert outcome == Applied(failed(a_refresh()))
     assert store.rows.claim(a_refresh().job_key) is None
     assert store.cache.read(KEY) is None
-    assert store.cache.invalidated_at_ms(KEY) == NOW_MS + 1
+    assert store.cache.look(KEY).invalidated_at_epoch_ms == NOW_MS + 1
 
 
 def test_tombstone_outlives_every_job_from_before(

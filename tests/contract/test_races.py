@@ -740,4 +740,4 @@ def test_invalidation_and_finish_at_once_leave_no_entry_from_before(store: Store
 
         assert store.row(processing).status is JobStatus.COMPLETED
         assert store.cache.read(processing.cache_key) is None
-        assert store.cache.invalidated_at_ms(processing.cache_key) == NOW_MS
+        assert store.cache.look(processing.cache_key).invalidated_at_epoch_ms == NOW_MS

@@ -30,6 +30,7 @@ from sluiceway.ports import (
     CapReached,
     Claimed,
     DueJob,
+    Found,
     IndexedJob,
     LeaseHeld,
     Moved,
@@ -442,18 +443,18 @@ class InMemoryCache:
         self.reads = 0
 
     def read(self, cache_key: str) -> CacheEntry | None:
+        return self.look(cache_key).entry
+
+    def look(self, cache_key: str) -> Found:
         with self._world.lock:
             self.reads += 1
-            return self._world.entries.get(cache_key)
+            entry = self._world.entries.get(cache_key)
+            return Found(entry, None if entry else self._world.tombstones.get(cache_key))
 
     def invalidate(self, cache_key: str, *, now_ms: int) -> bool:
         with self._world.lock:
             self._world.tombstones[cache_key] = now_ms
             return self._world.entries.pop(cache_key, None) is not None
-
-    def invalidated_at_ms(self, cache_key: str) -> int | None:
-        with self._world.lock:
-            return self._world.tombstones.get(cache_key)
 
 
 class InMemoryState:

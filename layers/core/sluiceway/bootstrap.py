@@ -350,14 +350,13 @@ def deliver_deps() -> DeliverDeps:
 def invalidate_deps() -> InvalidateDeps:
     """For functions/invalidate_cache."""
     from sluiceway.adapters.dynamodb_audit import DynamoDBAudit  # noqa: PLC0415
-    from sluiceway.adapters.dynamodb_cache import DynamoDBCache  # noqa: PLC0415
     from sluiceway.adapters.dynamodb_state import DynamoDBState  # noqa: PLC0415
     from sluiceway.usecases.invalidate_cache import Invalidator  # noqa: PLC0415
 
-    settings = Settings.from_environment("jobs_table", "cache_table", "coordination_table")
+    settings = Settings.from_environment("jobs_table", "cache_backend", "coordination_table")
     telemetry, table, clock = PowertoolsTelemetry(), _table(), SystemClock()
     invalidator = Invalidator(
-        cache=DynamoDBCache(table, settings.cache_table),
+        cache=_cache(settings, table, telemetry),
         state=DynamoDBState(table, settings.coordination_table, clock=clock),
         audit=DynamoDBAudit(table, settings.jobs_table),
         clock=clock,

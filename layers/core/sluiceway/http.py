@@ -116,7 +116,7 @@ def job_reply(
     deduplicated: bool = False,
     fallback: tuple[CacheEntry, bytes] | None = None,
 ) -> Reply:
-    """A job as the partner sees it. `fallback`: an old answer and its document, while it is open."""
+    """A job as the partner sees it. `fallback`: an old answer and its document, for an open job."""
     self_url = f"{base_path}/jobs/{job.job_id}"
     cache, headers = _cache_of(job, now_ms)
     body: dict[str, Any] = {

@@ -219,6 +219,14 @@ class DueJobs(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What is under a key: an entry, a tombstone, or nothing."""
+
+    entry: CacheEntry | None = None
+    invalidated_at_epoch_ms: int | None = None
+
+
 class ResultCache(Protocol):
     """Results that can be served again; written by `JobStore.apply`."""
 
@@ -233,8 +241,8 @@ class ResultCache(Protocol):
         """
         ...
 
-    def invalidated_at_ms(self, cache_key: str) -> int | None:
-        """When the key was invalidated; None when it wasn't, or has an entry again."""
+    def look(self, cache_key: str) -> Found:
+        """As `read`, with the tombstone that may be there in its place."""
         ...
 
 

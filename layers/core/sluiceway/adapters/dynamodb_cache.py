@@ -7,6 +7,7 @@ from sluiceway.adapters.dynamodb import Table, Write
 from sluiceway.domain.freshness import TOMBSTONE_S, CacheEntry, cool_down_ms
 from sluiceway.domain.job import Job
 from sluiceway.domain.payload import Payload
+from sluiceway.ports import Found
 
 _PLAIN = tuple(field.name for field in fields(CacheEntry) if field.name != "result")
 
@@ -24,8 +25,12 @@ class DynamoDBCache:
 
     def read(self, cache_key: str) -> CacheEntry | None:
         """See ResultCache."""
-        values = self._table.read(self._name, _key(cache_key))
-        return None if values is None else _entry_of(values)
+        return self.look(cache_key).entry
+
+    def look(self, cache_key: str) -> Found:
+        """See ResultCache."""
+        values = self._table.read(self._name, _key(cache_key)) or {}
+        return Found(_entry_of(values), values.get("invalidated_at_epoch_ms"))
 
     def invalidate(self, cache_key: str, *, now_ms: int) -> bool:
         """See ResultCache."""
@@ -35,11 +40,6 @@ class DynamoDBCache:
         }
         old = self._table.replace(self._name, tombstone)
         return old is not None and _entry_of(old) is not None
-
-    def invalidated_at_ms(self, cache_key: str) -> int | None:
-        """See ResultCache."""
-        values = self._table.read(self._name, _key(cache_key)) or {}
-        return values.get("invalidated_at_epoch_ms")
 
     # ------------------------------------------------------------------ writes of transactions
 

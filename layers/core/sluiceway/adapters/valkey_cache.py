@@ -24,7 +24,7 @@ from sluiceway.domain.errors import StoreBusyError
 from sluiceway.domain.freshness import TOMBSTONE_S, CacheEntry, cool_down_ms
 from sluiceway.domain.job import Job
 from sluiceway.domain.payload import Payload
-from sluiceway.ports import Clock
+from sluiceway.ports import Clock, Found
 
 CONNECT_TIMEOUT_S = 0.5
 READ_TIMEOUT_S = 1.0
@@ -142,15 +142,20 @@ class ValkeyCache:
 
     def read(self, cache_key: str) -> CacheEntry | None:
         """See ResultCache."""
+        return self.look(cache_key).entry
+
+    def look(self, cache_key: str) -> Found:
+        """See ResultCache."""
         if self._clock.now_ms() < self._rests_until_ms:
-            return None
+            return Found()
         try:
             values: Any = self._client.hgetall(_key(cache_key))
         except (ValkeyError, OSError) as error:
             self._rests_until_ms = self._clock.now_ms() + REST_MS
             self._on_failure("read", type(error).__name__)
-            return None
-        return _entry_of(values)
+            return Found()
+        tombstone = values.get(b"invalidated_at_epoch_ms")
+        return Found(_entry_of(values), None if tombstone is None else int(tombstone))
 
     def invalidate(self, cache_key: str, *, now_ms: int) -> bool:
         """See ResultCache. Raises StoreBusyError when it can't be reached."""
@@ -208,9 +213,9 @@ class ValkeyCache:
                 _REFRESH_FAILED,
                 job.cache_key,
                 job.job_id,
-                (job.failed_at_epoch_ms or 0) + cool_down_ms(failures),
+                (job.failed_at_epoch_ms or job.completed_at_epoch_ms or 0) + cool_down_ms(failures),
                 failures,
-                job.error.code if job.error else "",
+                job.error.code if job.error else "not_cacheable",
             )
         return []
 

@@ -60,6 +60,8 @@ class Work:
     cache_mode: str = "use"
     no_store: bool = False
     """What becomes of the result is no part of which result it is: only in the job key."""
+    invalidated_at_epoch_ms: int | None = None
+    """Of the cache key. Only in the job key: nobody joins a job from before."""
 
 
 def keys_of(work: Work) -> Keys:
@@ -79,7 +81,15 @@ def keys_of(work: Work) -> Keys:
     }
     owned = shared | {"tenant": work.tenant, "tenant_epoch": work.tenant_epoch}
     return Keys(
-        job_key=_digest("j", owned | {"mode": work.cache_mode, "no_store": work.no_store}),
+        job_key=_digest(
+            "j",
+            owned
+            | {
+                "mode": work.cache_mode,
+                "no_store": work.no_store,
+                "invalidated_at": work.invalidated_at_epoch_ms,
+            },
+        ),
         cache_key=_digest("c", shared if work.cache_scope == "shared" else owned),
     )
 

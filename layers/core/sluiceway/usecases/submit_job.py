@@ -107,16 +107,21 @@ def submit_job(
     if past_the_cache:
         caller.require("bypass")
     known, now_ms = submitter.state.read(), submitter.clock.now_ms()
-    job = _job(request, caller, origin, model, known, now_ms, submitter)
+    work = _work(request, caller, model, known, now_ms, submitter)
+    job = _job(request, caller, origin, model, work, now_ms, submitter)
     if job.cache_scope != "none" and not past_the_cache:
-        entry = submitter.cache.read(job.cache_key)
+        found = submitter.cache.look(job.cache_key)
+        if found.invalidated_at_epoch_ms is not None:
+            again = replace(work, invalidated_at_epoch_ms=found.invalidated_at_epoch_ms)
+            job = replace(job, job_key=keys_of(again).job_key)
+        entry = found.entry
         if entry is not None and _may_be_served(entry, now_ms, degraded=known.degraded):
             # A good answer that is older than the partner wants: it pays as for a refresh.
             past_the_cache = entry.stored_at_epoch_ms < (job.not_older_than_epoch_ms or 0)
-            found = _hit(request, job, entry, model, submitter)
-            if isinstance(found, Hit):
-                return found
-            job = found
+            answer = _hit(request, job, entry, model, submitter)
+            if isinstance(answer, Hit):
+                return answer
+            job = answer
         if entry is not None and job.lease_key == entry.cache_key:
             job = replace(job, fence=entry.fence)
     if request.cache.mode == "only":
@@ -204,39 +209,47 @@ def _queue_refresh(
     return kept
 
 
+def _work(
+    request: SubmitRequest,
+    caller: Caller,
+    model: Model,
+    known: ServiceState,
+    now_ms: int,
+    submitter: Submitter,
+) -> Work:
+    """All that defines what is asked for."""
+    tenant = submitter.catalogue.tenant(caller.tenant)
+    wish = request.cache
+    return Work(
+        operation=OPERATION,
+        tenant=caller.tenant,
+        model=request.model,
+        model_version=model.version,
+        input=request.plain_input(),
+        options=request.options,
+        locale=request.locale,
+        safety_profile=request.safety_profile,
+        cache_scope=_scope(request, model, allow_shared=tenant.allow_shared_cache),
+        window=now_ms // 1000 // model.key_window_s if model.key_window_s else None,
+        model_epoch=known.epoch(f"model:{request.model}"),
+        tenant_epoch=known.epoch(f"tenant:{caller.tenant}"),
+        cache_mode="use" if wish.mode == "only" else wish.mode,
+        no_store=wish.no_store,
+    )
+
+
 def _job(
     request: SubmitRequest,
     caller: Caller,
     origin: Origin,
     model: Model,
-    known: ServiceState,
+    work: Work,
     now_ms: int,
     submitter: Submitter,
 ) -> Job:
     """The job that the request asks for, but for its input."""
-    tenant = submitter.catalogue.tenant(caller.tenant)
-    scope = _scope(request, model, allow_shared=tenant.allow_shared_cache)
-    wish = request.cache
-    tenant_epoch = known.epoch(f"tenant:{caller.tenant}")
-    keys = keys_of(
-        Work(
-            operation=OPERATION,
-            tenant=caller.tenant,
-            model=request.model,
-            model_version=model.version,
-            input=request.plain_input(),
-            options=request.options,
-            locale=request.locale,
-            safety_profile=request.safety_profile,
-            cache_scope=scope,
-            window=now_ms // 1000 // model.key_window_s if model.key_window_s else None,
-            model_epoch=known.epoch(f"model:{request.model}"),
-            tenant_epoch=tenant_epoch,
-            cache_mode="use" if wish.mode == "only" else wish.mode,
-            no_store=wish.no_store,
-        )
-    )
-    asked_after_ms = now_ms if wish.mode == "refresh" else tenant_epoch
+    wish, keys = request.cache, keys_of(work)
+    asked_after_ms = now_ms if wish.mode == "refresh" else work.tenant_epoch
     return submitted(
         Job(
             tenant=caller.tenant,
@@ -245,7 +258,7 @@ def _job(
             model_version=model.version,
             job_key=keys.job_key,
             cache_key=keys.cache_key,
-            cache_scope=scope,
+            cache_scope=work.cache_scope,
             request_id=origin.request_id,
             correlation_id=origin.correlation_id,
             trace_header=origin.trace_header,
