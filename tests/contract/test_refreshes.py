@@ -158,6 +158,18 @@ def test_refresh_repeated_after_a_lost_reply_is_queued_once(store: Store) -> Non
     assert store.rows.picture() == before
 
 
+def test_refresh_repeated_when_it_has_ended_was_queued(store: Store) -> None:
+    entry = filled(store)
+    store.jobs.queue_refresh(a_refresh(), entry)
+    fail(store, a_refresh(), at_ms=NOW_MS)
+    before = store.rows.picture()
+
+    queued = store.jobs.queue_refresh(a_refresh(), entry)
+
+    assert queued is True
+    assert store.rows.picture() == before
+
+
 def test_refresh_whose_reply_is_lost_is_queued(
     dynamodb: Any, tables: Tables, clock: FakeClock, dynamodb_store: Store
 ) -> None:
