@@ -375,6 +375,7 @@ def _run_verbs_of_the_api(recorder: _Recorder, submitter: Any) -> Any:
     payloads = recorder.port("payloads", submitter.payloads)
     payloads.put("inputs/big", b"a big input")
     payloads.get("inputs/big")
+    payloads.size("inputs/big")
     payloads.url("inputs/big")
     return first
 
