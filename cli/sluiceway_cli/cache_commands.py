@@ -82,7 +82,7 @@ def entry_row(cache_key: str, target: Target) -> dict[str, Any]:
 
     `state`: `entry`, `invalidated`, or `none` when there is nothing under the key.
     """
-    found = target.cache.look(cache_key)
+    found = target.reachable_cache.look(cache_key)
     entry, at_ms = found.entry, found.invalidated_at_epoch_ms
     if entry is None:
         return {
@@ -198,6 +198,8 @@ def invalidate(
         target = find_target(stack)
         if model is not None and target.local:
             _require_model(model, target)
+        if key is not None:
+            target.reachable_cache  # noqa: B018 - raises where a tombstone would be of no use
         done = invalidate_cache(
             wanted[0],
             actor=target.actor,

@@ -131,6 +131,16 @@ class Target:
         """What is cached; empty where entries are in Valkey, in a network that we are not in."""
         return DynamoDBCache(self._table, self._output("CacheTableName"))
 
+    @property
+    def reachable_cache(self) -> DynamoDBCache:
+        """`cache`, where its entries can be seen from here. Raises ValueError."""
+        if self.outputs.get("CacheBackend") == "valkey":
+            raise ValueError(
+                "the entries are in Valkey, in a network that the command line isn't in; "
+                "invalidate a key by POST /admin/cache/invalidate or by an event"
+            )
+        return self.cache
+
     @cached_property
     def state(self) -> StateStore:
         """What holds for all functions."""

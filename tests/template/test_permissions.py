@@ -37,8 +37,8 @@ NETWORK = {
     )
 }
 
-NOT_USED = {"delete_item", "head_object"}
-"""Table.write could delete; no verb does. The size of an object is for an operator's command."""
+NOT_USED = {"delete_item"}
+"""Table.write could delete; no verb does."""
 
 
 def role_of(function: str) -> str:

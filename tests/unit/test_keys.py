@@ -86,7 +86,7 @@ def test_keys_of_a_known_request_never_change() -> None:
 
     # A change here loses every open claim and every cached result: raise SCHEMA_VERSION with it.
     assert found == Keys(
-        job_key="j1_R3FblJNxcKcWCVoAmpBfG7PtUIziqtjlntmDQBca6os",
+        job_key="j1_yEqPBJRqYOF2u1cF9lQ5L41FTFqOqQ-MEjRX6PUr14w",
         cache_key="c1_KJW63TcGhavtjXUQDnOZMORnWJ_8P470Z84DNutCyhc",
     )
 
@@ -202,7 +202,9 @@ def test_keys_change_with_each_member_of_the_work(change: dict[str, Any]) -> Non
     assert changed.cache_key != keys_of(WORK).cache_key
 
 
-@pytest.mark.parametrize("change", [{"cache_mode": "refresh"}, {"no_store": True}])
+@pytest.mark.parametrize(
+    "change", [{"cache_mode": "refresh"}, {"no_store": True}, {"invalidated_at_epoch_ms": 1}]
+)
 def test_what_becomes_of_the_result_is_in_the_job_key_alone(change: dict[str, Any]) -> None:
     changed = keys(**change)
 
@@ -226,6 +228,7 @@ def test_keys_cover_every_member_of_the_work() -> None:
         "tenant_epoch",
         "cache_mode",
         "no_store",
+        "invalidated_at_epoch_ms",
     }
 
     assert {field.name for field in fields(Work)} == tested
