@@ -8,7 +8,7 @@ import threading
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
 import pytest
@@ -16,13 +16,15 @@ from sluiceway.domain import job as transitions
 from sluiceway.domain.catalogue import parse
 from sluiceway.domain.counters import shard_caps
 from sluiceway.domain.errors import StoreBusyError
+from sluiceway.domain.freshness import Freshness
 from sluiceway.domain.job import JobStatus
 from sluiceway.domain.lease import CLOCK_SKEW_MS
+from sluiceway.domain.payload import compress
 from sluiceway.domain.request import SubmitRequest
 from sluiceway.ports import Applied, CapReached, Claimed, LeaseHeld, Moved, Started, Submitted
 from sluiceway.usecases.authorize import Caller
 from sluiceway.usecases.cancel_job import cancel_job
-from sluiceway.usecases.submit_job import Accepted, Origin, Submitter, submit_job
+from sluiceway.usecases.submit_job import Accepted, Hit, Origin, Submitter, submit_job
 
 from tests.contract.harness import LEASE_MS, make_tables, start, store_on
 from tests.fakes.examples import (
@@ -34,13 +36,22 @@ from tests.fakes.examples import (
     redriven,
     retrying,
 )
-from tests.fakes.in_memory import NOW_MS, InMemoryPayloads, InMemoryQueue, InMemoryState, World
+from tests.fakes.in_memory import (
+    NOW_MS,
+    InMemoryCache,
+    InMemoryJobs,
+    InMemoryPayloads,
+    InMemoryQueue,
+    InMemoryState,
+    World,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from mypy_boto3_dynamodb import DynamoDBClient
     from sluiceway.domain.job import Job
+    from sluiceway.ports import JobStore, ResultCache
 
     from tests.contract.harness import Store
     from tests.fakes.in_memory import FakeClock
@@ -741,3 +752,151 @@ def test_invalidation_and_finish_at_once_leave_no_entry_from_before(store: Store
         assert store.row(processing).status is JobStatus.COMPLETED
         assert store.cache.read(processing.cache_key) is None
         assert store.cache.look(processing.cache_key).invalidated_at_epoch_ms == NOW_MS
+# ------------------------------------------------------------------------------------ stampede
+
+
+@pytest.fixture(params=["in_memory", "dynamodb_local"])
+def shelf(request: pytest.FixtureRequest, clock: FakeClock) -> Shelf:
+    """Jobs and cache: in memory, and the real adapters."""
+    if request.param == "in_memory":
+        world = World()
+        return Shelf(InMemoryJobs(world, clock=clock), InMemoryCache(world), clock)
+    store: Store = request.getfixturevalue("store")
+    return Shelf(store.jobs, store.cache, clock)
+
+
+@dataclass(frozen=True, slots=True)
+class Shelf:
+    """As much of a store as readers of a cache need."""
+
+    jobs: JobStore
+    cache: ResultCache
+    clock: FakeClock
+
+    def submitter(self, queue: InMemoryQueue) -> Submitter:
+        return Submitter(
+            catalogue=STAMPEDED,
+            jobs=self.jobs,
+            cache=self.cache,
+            state=InMemoryState(World()),
+            payloads=InMemoryPayloads(World()),
+            queue=queue,
+            clock=self.clock,
+            randomness=secrets.token_bytes,
+            rand=lambda: 0.5,
+        )
+
+    def start(self, job: Job, token: str) -> Started:
+        now_ms = self.clock.now_ms()
+        outcome = self.jobs.start(
+            job,
+            token=token,
+            lease_ms=LEASE_MS,
+            now_ms=now_ms,
+            started=lambda fence: transitions.started(
+                job, fence=fence, now_ms=now_ms, receives=1, function_ends_ms=now_ms + LEASE_MS
+            ),
+        )
+        assert isinstance(outcome, Started)
+        return outcome
+
+    def store_answer(self, job: Job, token: str, text: bytes) -> None:
+        """Runs the job, which leaves an entry that is fresh for a minute and stale for an hour."""
+        started = self.start(job, token)
+        now_ms, packed = self.clock.now_ms(), compress(b'{"text":"' + text + b'"}')
+        ended = completed(started.job, packed, now_ms=now_ms)
+        entry = an_entry(
+            job,
+            packed,
+            tenant="acme",
+            asked_at_epoch_ms=now_ms,
+            stored_at_epoch_ms=now_ms,
+            soft_expires_at_epoch_ms=now_ms + SOFT_MS,
+            hard_expires_at_epoch_ms=now_ms + 60 * SOFT_MS,
+        )
+        applied = self.jobs.apply(started.job, ended, lease=started.lease, entry=entry)
+        assert applied == Applied(ended)
+
+
+READERS = 200
+SOFT_MS = 60_000
+STAMPEDED = parse(
+    """
+    [vendors.simulator]
+    [models.demo-chat]
+    vendor = "simulator"
+    vendor_model = "sim-chat-1"
+    version = "1"
+    """
+)
+
+
+def read_once(shelf: Shelf, queue: InMemoryQueue) -> Hit | Accepted:
+    return submit_job(
+        SubmitRequest(model="demo-chat", input="the same for all"),
+        Caller("acme", frozenset({"submit"}), "key_1"),
+        Origin("request", "correlation"),
+        shelf.submitter(queue),
+    )
+
+
+def test_two_hundred_readers_at_soft_expiry_queue_one_refresh(shelf: Shelf) -> None:
+    queue = InMemoryQueue()
+    first = read_once(shelf, queue)
+    assert isinstance(first, Accepted)
+    shelf.store_answer(first.job, "token-1", b"old")
+    shelf.clock.advance(SOFT_MS)
+    queue.sends.clear()
+
+    hits = at_once(*[lambda: read_once(shelf, queue)] * READERS)
+
+    assert all(isinstance(hit, Hit) and hit.freshness is Freshness.STALE for hit in hits)
+    assert {hit.result for hit in hits if isinstance(hit, Hit)} == {b'{"text":"old"}'}
+    (refresh,) = [hit.refresh for hit in hits if isinstance(hit, Hit) and hit.refresh]
+    assert queue.sends == [("batch", refresh.tenant, refresh.job_id)]
+    entry = shelf.cache.read(refresh.cache_key)
+    assert entry is not None
+    assert entry.refresh_job_id == refresh.job_id
+    assert shelf.jobs.get(refresh.tenant, refresh.job_id) == refresh
+
+
+def test_readers_that_race_the_end_of_a_refresh_queue_no_other(shelf: Shelf) -> None:
+    """They read the old entry before the refresh ended, and write after it."""
+    queue = InMemoryQueue()
+    first = read_once(shelf, queue)
+    assert isinstance(first, Accepted)
+    shelf.store_answer(first.job, "token-1", b"old")
+    shelf.clock.advance(SOFT_MS)
+    stale = read_once(shelf, queue)
+    assert isinstance(stale, Hit)
+    assert stale.refresh is not None
+    refresh = stale.refresh
+    shelf.clock.advance(1)
+
+    _, *hits = at_once(
+        lambda: shelf.store_answer(refresh, "token-2", b"new"),
+        *[lambda: read_once(shelf, queue)] * (READERS // 4),
+    )
+
+    assert not any(isinstance(hit, Hit) and hit.refresh for hit in hits)
+    read = {hit.result for hit in hits if isinstance(hit, Hit)}
+    assert read <= {b'{"text":"old"}', b'{"text":"new"}'}
+    assert len(queue.sends) == 2
+    after = read_once(shelf, queue)
+    assert isinstance(after, Hit)
+    assert (after.result, after.freshness) == (b'{"text":"new"}', Freshness.FRESH)
+
+
+def test_two_hundred_readers_past_hard_expiry_get_one_job(shelf: Shelf) -> None:
+    queue = InMemoryQueue()
+    first = read_once(shelf, queue)
+    assert isinstance(first, Accepted)
+    shelf.store_answer(first.job, "token-1", b"old")
+    shelf.clock.advance(60 * SOFT_MS)
+    queue.sends.clear()
+
+    accepted = at_once(*[lambda: read_once(shelf, queue)] * READERS)
+
+    jobs = {outcome.job.job_id for outcome in accepted if isinstance(outcome, Accepted)}
+    assert kinds(list(accepted)) == {"Accepted": READERS}
+    assert len(jobs) == len(queue.sends) == 1

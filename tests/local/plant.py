@@ -48,8 +48,15 @@ vendor = "simulator"
 vendor_model = "sim-heavy-1"
 version = "1"
 weight = "heavy"
+
+[models.news]
+vendor = "simulator"
+vendor_model = "sim-news-1"
+version = "1"
+cache = { scope = "shared", soft_ttl_s = 300, hard_ttl_s = 600, jitter = 0.0 }
 """
-"""`hasty` gives up on a call after a second and a half; `heavy` goes to the lane `batch`."""
+"""`hasty` gives up on a call after a second and a half; `heavy` goes to the lane `batch`; all
+partners share the entries of `news`."""
 
 
 @dataclass
@@ -64,14 +71,17 @@ class Plant:
             emulator.client(service, self.local.endpoint_url)
             for service in ("sqs", "dynamodb", "lambda")
         )
-        self.acme = httpx.Client(
-            base_url=self.local.api_url,
-            headers={"authorization": f"Bearer {self.local.partners['acme']}"},
-            timeout=TIMEOUT_S,
+        self.acme, self.globex = (
+            httpx.Client(
+                base_url=self.local.api_url,
+                headers={"authorization": f"Bearer {self.local.partners[partner]}"},
+                timeout=TIMEOUT_S,
+            )
+            for partner in ("acme", "globex")
         )
 
     def close(self) -> None:
-        for client in (self.sqs, self.dynamodb, self.functions, self.acme):
+        for client in (self.sqs, self.dynamodb, self.functions, self.acme, self.globex):
             client.close()
 
     def url(self, queue: str) -> str:
@@ -139,6 +149,29 @@ class Plant:
             UpdateExpression="SET " + ", ".join(f"#{name} = :past" for name in names),
             ExpressionAttributeNames={f"#{name}": name for name in names},
             ExpressionAttributeValues=_item({":past": past_ms}),
+        )
+
+    def jobs_of(self, owner: str) -> list[dict[str, Any]]:
+        """The rows of all jobs of a tenant, or of an entry: `refresh#<cache key>`."""
+        answer = self.dynamodb.query(
+            TableName=self.local.outputs["JobsTableName"],
+            KeyConditionExpression="tenant = :owner",
+            ExpressionAttributeValues=_item({":owner": owner}),
+            ConsistentRead=True,
+        )
+        return [_values(item) for item in answer["Items"]]
+
+    def entry_expires(self, cache_key: str, *, soft_in_s: float, hard_in_s: float) -> None:
+        """Moves the entry's times to so long from now, as if they had been waited for."""
+        now_ms = time.time_ns() // 1_000_000
+        self.dynamodb.update_item(
+            TableName=self.local.outputs["CacheTableName"],
+            Key=_item({"cache_key": cache_key}),
+            UpdateExpression="SET soft_expires_at_epoch_ms = :soft, hard_expires_at_epoch_ms = :hard",
+            ConditionExpression="attribute_exists(cache_key)",
+            ExpressionAttributeValues=_item(
+                {":soft": now_ms + round(soft_in_s * 1000), ":hard": now_ms + round(hard_in_s * 1000)}
+            ),
         )
 
     def lease(self, job_id: str) -> dict[str, Any]:
