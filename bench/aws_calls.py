@@ -15,9 +15,7 @@ import importlib.util
 import json
 import math
 import os
-import platform
 import random
-import re
 import signal
 import string
 import sys
@@ -27,9 +25,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from functools import cache
-from importlib import metadata
 from itertools import groupby
 from pathlib import Path
 from types import ModuleType
@@ -37,15 +33,18 @@ from typing import Any
 
 import boto3
 from sluiceway import bootstrap
+from sluiceway.adapters.dynamodb import Table
+from sluiceway.adapters.dynamodb_state import DynamoDBState
 from sluiceway.domain import catalogue as catalogues
+from sluiceway.domain import ids
 from sluiceway.domain.counters import shard_caps
-from sluiceway.ports import VendorAnswer, VendorCall, VendorClient
+from sluiceway.ports import ServiceState, StateStore, VendorAnswer, VendorCall, VendorClient
 from sluiceway_local import deploy, emulator, processes, stack
 from sluiceway_local.simulator import Simulator
 from sluiceway_local.state import LocalStack
 
-ROOT = Path(__file__).resolve().parents[1]
-DOCUMENT = ROOT / "docs" / "benchmarks.md"
+from bench import report
+
 MARKERS = ("<!-- aws_calls -->", "<!-- /aws_calls -->")
 
 READ_UNIT_BYTES = 4096
@@ -77,6 +76,13 @@ vendor = "simulator"
 vendor_model = "sim-chat-1"
 version = "1"
 cache = {{ scope = "shared" }}
+price = {{ input_per_million = 3.0, output_per_million = 15.0 }}
+
+[models.uncached]
+vendor = "simulator"
+vendor_model = "sim-chat-1"
+version = "1"
+cache = {{ scope = "none" }}
 price = {{ input_per_million = 3.0, output_per_million = 15.0 }}
 
 [tenants.default]
@@ -178,9 +184,13 @@ def _value_bytes(value: Mapping[str, Any]) -> int:
 class Tables:
     """Rows and indexes of the deployed tables, read past the count."""
 
-    def __init__(self, client: Any, coordination: str) -> None:
-        """`client` isn't hooked; `coordination` is the table whose keys name the kind of row."""
+    def __init__(self, client: Any, coordination: str, results: str) -> None:
+        """`client` isn't hooked; `coordination` is the table whose keys name the kind of row.
+
+        `results`: the Cache table.
+        """
         self._client = client
+        self._cache = results
         self.coordination = coordination
         self._described = cache(lambda name: client.describe_table(TableName=name)["Table"])
 
@@ -220,6 +230,20 @@ class Tables:
                 "in_flight": {"N": str(in_flight)},
             }
             self._client.put_item(TableName=self.coordination, Item=row)
+
+    def make_stale(self, cache_key: str) -> None:
+        """Moves an entry's soft expiry into the past."""
+        self._client.update_item(
+            TableName=self._cache,
+            Key={"cache_key": {"S": cache_key}},
+            UpdateExpression="SET soft_expires_at_epoch_ms = :past",
+            ExpressionAttributeValues={":past": {"N": "1"}},
+        )
+
+    def refresh_of(self, cache_key: str) -> str:
+        """The id of the refresh job that the entry names."""
+        row = self.row(self._cache, {"cache_key": {"S": cache_key}}) or {}
+        return str(row["refresh_job_id"]["S"])
 
     def put_back(self, claims: Mapping[str, Item]) -> None:
         """Writes the claims that are gone since."""
@@ -420,6 +444,33 @@ class _Interrupted:
         return self.vendors.call(call)
 
 
+class _Epochs:
+    """The process's copy of the service's state, as old as a path wants it (port StateStore)."""
+
+    def __init__(self, state: StateStore) -> None:
+        """Read on the first look."""
+        self._state = state
+        self._copy: ServiceState | None = None
+
+    def read(self) -> ServiceState:
+        """See StateStore."""
+        if self._copy is None:
+            self._copy = self._state.read()
+        return self._copy
+
+    def grow_old(self, state: StateStore) -> None:
+        """The next look reads the row, with an adapter that knows nothing yet."""
+        self._state, self._copy = state, None
+
+    def invalidate(self, subject: str, *, now_ms: int) -> int:
+        """See StateStore."""
+        return self._state.invalidate(subject, now_ms=now_ms)
+
+    def set_degraded(self, since_ms: int | None) -> None:
+        """See StateStore."""
+        self._state.set_degraded(since_ms)
+
+
 Record = dict[str, Any]
 """One record of an SQS event."""
 
@@ -443,15 +494,16 @@ class Gateway:
         self._serial = 0
         self.tables = tables
         self.counting = recorder.counting
-        self._authorize, self._api, self._run = map(_function, ("authorize", "api", "run_job"))
+        self._authorize, self._api, self._run = map(function, ("authorize", "api", "run_job"))
         self._authorize_deps = bootstrap.authorize_deps()
-        api_deps = bootstrap.api_deps()
-        submitter = replace(api_deps.submitter, catalogue=catalogue)
-        self._api_deps = replace(api_deps, submitter=submitter)
-        deps = bootstrap.run_deps()
+        deps = bootstrap.api_deps()
+        self._epochs = _Epochs(deps.submitter.state)
+        submitter = replace(deps.submitter, catalogue=catalogue, state=self._epochs)
+        self._api_deps = replace(deps, submitter=submitter)
+        run_deps = bootstrap.run_deps()
         # Without jitter a retry is due at once.
-        worker = replace(deps.worker, catalogue=catalogue, rand=lambda: 0.0)
-        self._run_deps = replace(deps, worker=worker)
+        worker = replace(run_deps.worker, catalogue=catalogue, rand=lambda: 0.0)
+        self._run_deps = replace(run_deps, worker=worker)
 
     def prompt(self, chars: int = SMALL_PROMPT_CHARS) -> str:
         """A new prompt that hardly compresses, the same in every run of this program."""
@@ -463,6 +515,12 @@ class Gateway:
         times = {"times": fault.pop("times")} if "times" in fault else {}
         body = {"fault": fault, "match": prompt[:12], **times}
         self._simulator.control("POST /_control/faults", body)
+
+    def forget_epochs(self) -> None:
+        """The next submit reads them, as each process does after 5 s."""
+        coordination = self._local.outputs["CoordinationTableName"]
+        table = Table(boto3.client("dynamodb"))
+        self._epochs.grow_old(DynamoDBState(table, coordination, clock=bootstrap.SystemClock()))
 
     def authorize(self) -> None:
         """What API Gateway asks on a miss of its policy cache."""
@@ -544,27 +602,32 @@ class Gateway:
     def _ask(
         self, method: str, path: str, tenant: str, body: str | None
     ) -> tuple[int, dict[str, Any]]:
-        event = {
-            "httpMethod": method,
-            "path": path,
-            "resource": "/{proxy+}",
-            "headers": {"Content-Type": "application/json"},
-            "queryStringParameters": None,
-            "body": body,
-            "isBase64Encoded": False,
-            "requestContext": {
-                "requestId": str(uuid.uuid4()),
-                "stage": "v1",
-                "path": f"/v1{path}",
-                "authorizer": {
-                    "tenant": tenant,
-                    "scopes": "submit read",
-                    "key_id": "key_0123456789abcdef",
-                },
-            },
-        }
+        event = api_event(method, path, tenant, body)
         answer = self._api.handle(event, Context("api"), self._api_deps)
         return answer["statusCode"], json.loads(answer["body"])
+
+
+def api_event(method: str, path: str, tenant: str, body: str | None) -> dict[str, Any]:
+    """What API Gateway hands over."""
+    return {
+        "httpMethod": method,
+        "path": path,
+        "resource": "/{proxy+}",
+        "headers": {"Content-Type": "application/json"},
+        "queryStringParameters": None,
+        "body": body,
+        "isBase64Encoded": False,
+        "requestContext": {
+            "requestId": str(uuid.uuid4()),
+            "stage": "v1",
+            "path": f"/v1{path}",
+            "authorizer": {
+                "tenant": tenant,
+                "scopes": "submit read",
+                "key_id": "key_0123456789abcdef",
+            },
+        },
+    }
 
 
 def hard_text(chars: int, *, seed: int) -> str:
@@ -573,9 +636,9 @@ def hard_text(chars: int, *, seed: int) -> str:
     return "".join(random.Random(seed).choices(letters, k=chars))  # noqa: S311 - repeatable on purpose
 
 
-def _function(name: str) -> ModuleType:
+def function(name: str) -> ModuleType:
     """The module of functions/<name>/app.py: all of them are called `app`."""
-    path = ROOT / "functions" / name / "app.py"
+    path = report.ROOT / "functions" / name / "app.py"
     spec = importlib.util.spec_from_file_location(f"functions_{name}", path)
     if spec is None or spec.loader is None:
         raise NotMeasuredError(f"{path} can't be imported")
@@ -662,6 +725,44 @@ def hit(gateway: Gateway, *, big: bool = False) -> list[Call]:
     prompt, _ = _completed(gateway, big=big)
     with gateway.counting() as calls:
         gateway.submit(prompt, status=200)
+    return calls
+
+
+def hit_after_a_while(gateway: Gateway) -> list[Call]:
+    """As `hit`, and the process's copy of the epochs is older than 5 s."""
+    prompt, _ = _completed(gateway, big=False)
+    gateway.forget_epochs()
+    with gateway.counting() as calls:
+        gateway.submit(prompt, status=200)
+    return calls
+
+
+def stale_hit(gateway: Gateway, *, refresh_queued: bool) -> list[Call]:
+    """A submit whose result is past its soft expiry."""
+    prompt, _ = _completed(gateway, big=False)
+    make_stale(gateway, prompt)
+    if refresh_queued:
+        gateway.submit(prompt, status=200)
+    with gateway.counting() as calls:
+        gateway.submit(prompt, status=200)
+    return calls
+
+
+def make_stale(gateway: Gateway, prompt: str) -> str:
+    """The cache key of the prompt's entry, which is past its soft expiry now."""
+    cache_key = gateway.submit(prompt, status=200).removeprefix(ids.HIT_PREFIX)
+    gateway.tables.make_stale(cache_key)
+    return cache_key
+
+
+def run_refresh(gateway: Gateway) -> list[Call]:
+    """A refresh job's run succeeds."""
+    prompt, _ = _completed(gateway, big=False)
+    cache_key = make_stale(gateway, prompt)
+    gateway.submit(prompt, status=200)
+    record = gateway.receive(gateway.tables.refresh_of(cache_key), "batch")
+    with gateway.counting() as calls:
+        gateway.deliver(record)
     return calls
 
 
@@ -857,6 +958,17 @@ PATHS: tuple[tuple[str, int | None, Drive], ...] = (
     ("authorize, policy not cached", 1, authorized),
     ("submit, cache hit, fresh", 1, hit),
     ("submit, cache hit, big result", 2, lambda gateway: hit(gateway, big=True)),
+    ("submit, cache hit, epochs older than 5 s", 2, hit_after_a_while),
+    (
+        "submit, stale hit, refresh queued",
+        1,
+        lambda gateway: stale_hit(gateway, refresh_queued=True),
+    ),
+    (
+        "submit, stale hit that queues a refresh",
+        3,
+        lambda gateway: stale_hit(gateway, refresh_queued=False),
+    ),
     ("submit, fresh", 3, fresh_submit),
     ("submit, duplicate of an open job", 3, duplicate),
     ("submit, duplicate that raises the lane", 4, hurrying_duplicate),
@@ -870,6 +982,7 @@ PATHS: tuple[tuple[str, int | None, Drive], ...] = (
     ("run, first attempt succeeds", 5, run),
     ("run, first attempt succeeds, big result", 6, lambda gateway: run(gateway, big=True)),
     ("run, first attempt succeeds, key leased before", 5, run_known_key),
+    ("run, refresh", 5, run_refresh),
     ("run, completes from the cache", None, run_from_cache),
     ("run, meets another job's lease", None, run_meets_lease),
     ("run, copy while the job is processing", None, run_copy_of_running),
@@ -967,7 +1080,7 @@ def gateway_on_local_stack() -> Iterator[Gateway]:
         ends.callback(_stop, folder)
         with _undisturbed():
             local = stack.up(
-                deploy.Source(ROOT),
+                deploy.Source(report.ROOT),
                 port=emulator.free_port(),
                 vendor_url=simulator.url,
                 catalogue=folder / "catalogue.toml",
@@ -978,7 +1091,7 @@ def gateway_on_local_stack() -> Iterator[Gateway]:
         _use(local)
         outputs = local.outputs
         plain = emulator.client("dynamodb", local.endpoint_url)
-        tables = Tables(plain, outputs["CoordinationTableName"])
+        tables = Tables(plain, outputs["CoordinationTableName"], outputs["CacheTableName"])
         words = {"JobsTableName": "job", "CacheTableName": "cache", "PartnersTableName": "key"}
         recorder = Recorder(tables, {outputs[name]: word for name, word in words.items()})
         boto3.setup_default_session()
@@ -1131,75 +1244,37 @@ def cold_line(cold: Mapping[str, Counter[str]]) -> str:
     return "; ".join(extra) or "none"
 
 
-def as_text(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """A table for a terminal; what is only numbers stands to the right."""
-    widths = [max(len(line[at]) for line in [head, *lines]) for at in range(len(head))]
-    right = [
-        all(re.fullmatch(r"[-\d,.?/ ]*", line[at]) for line in lines) for at in range(len(head))
-    ]
-    shown = []
-    for line in [head, ["-" * width for width in widths], *lines]:
-        cells = [
-            cell.rjust(width) if to_right else cell.ljust(width)
-            for cell, width, to_right in zip(line, widths, right, strict=True)
-        ]
-        shown.append("  ".join(cells).rstrip())
-    return "\n".join(shown)
-
-
-def as_markdown(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """The same for a document."""
-    return "\n".join(f"| {' | '.join(line)} |" for line in [head, ["---"] * len(head), *lines])
-
-
-def machine() -> dict[str, str | int]:
-    """What the figures were made on."""
-    return {
-        "cores": os.cpu_count() or 0,
-        "python": platform.python_version(),
-        "botocore": metadata.version("botocore"),
-        "emulator": f"MiniStack {metadata.version('ministack')}",
-        "date": f"{datetime.now(UTC):%Y-%m-%d}",
-    }
-
-
 def report_text(found: Findings) -> str:
     """For a terminal."""
     return "\n".join(
         [
-            as_text(*path_table([*found.rows, found.life])),
+            report.as_text(*path_table([*found.rows, found.life])),
             "",
             f"more on the first event of a process: {cold_line(found.cold)}",
             "",
-            as_text(*size_table(found.sizes)),
+            report.as_text(*size_table(found.sizes)),
         ]
     )
 
 
 def report_markdown(found: Findings) -> str:
     """The section of docs/benchmarks.md."""
-    about = machine()
-    made = (
-        f"Made with `.venv/bin/python bench/aws_calls.py --markdown` on {about['date']}: "
-        f"{about['cores']} cores, Python {about['python']}, botocore {about['botocore']}, "
-        f"{about['emulator']}."
-    )
     order = [[row.path, in_order(row)] for row in found.rows]
     return "\n".join(
         [
-            made,
+            report.made_with("-m bench.aws_calls --markdown"),
             "",
-            as_markdown(*path_table([*found.rows, found.life])),
+            report.as_markdown(*path_table([*found.rows, found.life])),
             "",
             f"More on the first event of a process: {cold_line(found.cold)}.",
             "",
             "### The calls in order",
             "",
-            as_markdown(["path", "calls"], order),
+            report.as_markdown(["path", "calls"], order),
             "",
             "### How a long prompt grows them",
             "",
-            as_markdown(*size_table(found.sizes)),
+            report.as_markdown(*size_table(found.sizes)),
         ]
     )
 
@@ -1207,7 +1282,7 @@ def report_markdown(found: Findings) -> str:
 def report_json(found: Findings) -> dict[str, Any]:
     """For programs."""
     return {
-        "machine": machine(),
+        "machine": report.machine(),
         "paths": [_row_json(row) for row in [*found.rows, found.life]],
         "cold": {name: dict(calls) for name, calls in found.cold.items()},
         "prompt_chars": {
@@ -1235,21 +1310,11 @@ def _row_json(row: Row) -> dict[str, Any]:
     }
 
 
-def rewrite(document: Path, section: str) -> None:
-    """Puts the section between the markers. Raises ValueError when they are missing."""
-    text = document.read_text()
-    start, end = (text.find(marker) for marker in MARKERS)
-    if not 0 <= start < end:
-        raise ValueError(f"{document.name} lacks the markers {MARKERS}")
-    start += len(MARKERS[0])
-    document.write_text(f"{text[:start]}\n{section}\n{text[end:]}")
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit code 0 when every path was measured, whatever the budget says of it."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--json", metavar="FILE", help="write the figures there; -: to stdout")
-    parser.add_argument("--markdown", action="store_true", help=f"rewrite docs/{DOCUMENT.name}")
+    parser.add_argument("--markdown", action="store_true", help="rewrite docs/benchmarks.md")
     options = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with gateway_on_local_stack() as gateway:
@@ -1261,7 +1326,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         else:
             Path(options.json).write_text(f"{text}\n")
     if options.markdown:
-        rewrite(DOCUMENT, report_markdown(found))
+        report.rewrite(MARKERS, report_markdown(found))
     if options.json != "-":
         print(report_text(found))
     return 1 if any(row.fault for row in found.rows) else 0

@@ -1,0 +1,63 @@
+"""Tables of the benchmarks, for a terminal and for docs/benchmarks.md."""
+
+import os
+import platform
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCUMENT = ROOT / "docs" / "benchmarks.md"
+
+
+def as_text(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """A table for a terminal; what is only numbers stands to the right."""
+    widths = [max(len(line[at]) for line in [head, *lines]) for at in range(len(head))]
+    right = [
+        all(re.fullmatch(r"[-\d,.?/ ]*", line[at]) for line in lines) for at in range(len(head))
+    ]
+    shown = []
+    for line in [head, ["-" * width for width in widths], *lines]:
+        cells = [
+            cell.rjust(width) if to_right else cell.ljust(width)
+            for cell, width, to_right in zip(line, widths, right, strict=True)
+        ]
+        shown.append("  ".join(cells).rstrip())
+    return "\n".join(shown)
+
+
+def as_markdown(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """The same for a document."""
+    return "\n".join(f"| {' | '.join(line)} |" for line in [head, ["---"] * len(head), *lines])
+
+
+def machine() -> dict[str, str | int]:
+    """What the figures were made on."""
+    return {
+        "cores": os.cpu_count() or 0,
+        "python": platform.python_version(),
+        "botocore": metadata.version("botocore"),
+        "emulator": f"MiniStack {metadata.version('ministack')}",
+        "date": f"{datetime.now(UTC):%Y-%m-%d}",
+    }
+
+
+def made_with(command: str) -> str:
+    """The line above the figures: how and on what they were made."""
+    about = machine()
+    return (
+        f"Made with `.venv/bin/python {command}` on {about['date']}: {about['cores']} cores, "
+        f"Python {about['python']}, botocore {about['botocore']}, {about['emulator']}."
+    )
+
+
+def rewrite(markers: tuple[str, str], section: str, document: Path = DOCUMENT) -> None:
+    """Puts the section between the markers. Raises ValueError when they are missing."""
+    text = document.read_text()
+    start, end = (text.find(marker) for marker in markers)
+    if not 0 <= start < end:
+        raise ValueError(f"{document.name} lacks the markers {markers}")
+    start += len(markers[0])
+    document.write_text(f"{text[:start]}\n{section}\n{text[end:]}")
