@@ -167,10 +167,15 @@ class Plant:
         self.dynamodb.update_item(
             TableName=self.local.outputs["CacheTableName"],
             Key=_item({"cache_key": cache_key}),
-            UpdateExpression="SET soft_expires_at_epoch_ms = :soft, hard_expires_at_epoch_ms = :hard",
+            UpdateExpression=(
+                "SET soft_expires_at_epoch_ms = :soft, hard_expires_at_epoch_ms = :hard"
+            ),
             ConditionExpression="attribute_exists(cache_key)",
             ExpressionAttributeValues=_item(
-                {":soft": now_ms + round(soft_in_s * 1000), ":hard": now_ms + round(hard_in_s * 1000)}
+                {
+                    ":soft": now_ms + round(soft_in_s * 1000),
+                    ":hard": now_ms + round(hard_in_s * 1000),
+                }
             ),
         )
 
