@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from mypy_boto3_dynamodb import DynamoDBClient
+    from sluiceway.domain.freshness import CacheEntry
     from sluiceway.domain.job import Job
     from sluiceway.ports import JobStore, ResultCache
 
@@ -860,27 +861,41 @@ def test_two_hundred_readers_at_soft_expiry_queue_one_refresh(shelf: Shelf) -> N
     assert shelf.jobs.get(refresh.tenant, refresh.job_id) == refresh
 
 
-def test_readers_that_race_the_end_of_a_refresh_queue_no_other(shelf: Shelf) -> None:
-    """They read the old entry before the refresh ended, and write after it."""
+def test_readers_who_looked_before_a_refresh_and_write_after_it_queue_no_other(
+    shelf: Shelf,
+) -> None:
     queue = InMemoryQueue()
     first = read_once(shelf, queue)
     assert isinstance(first, Accepted)
     shelf.store_answer(first.job, "token-1", b"old")
     shelf.clock.advance(SOFT_MS)
-    stale = read_once(shelf, queue)
-    assert isinstance(stale, Hit)
-    assert stale.refresh is not None
-    refresh = stale.refresh
-    shelf.clock.advance(1)
+    late = READERS // 10
+    looked, refreshed = threading.Barrier(late + 1), threading.Event()
 
-    _, *hits = at_once(
-        lambda: shelf.store_answer(refresh, "token-2", b"new"),
-        *[lambda: read_once(shelf, queue)] * (READERS // 4),
-    )
+    class SlowCache:
+        def read(self, cache_key: str) -> CacheEntry | None:
+            entry = shelf.cache.read(cache_key)
+            looked.wait(30)
+            assert refreshed.wait(30)
+            return entry
 
+        def invalidate(self, cache_key: str, *, now_ms: int) -> bool:
+            return shelf.cache.invalidate(cache_key, now_ms=now_ms)
+
+    with ThreadPoolExecutor(late) as pool:
+        slow = replace(shelf, cache=SlowCache())
+        readers = [pool.submit(read_once, slow, queue) for _ in range(late)]
+        looked.wait(30)
+        stale = read_once(shelf, queue)
+        assert isinstance(stale, Hit)
+        assert stale.refresh is not None
+        shelf.clock.advance(1)
+        shelf.store_answer(stale.refresh, "token-2", b"new")
+        refreshed.set()
+        hits = [reader.result() for reader in readers]
+
+    assert {hit.result for hit in hits if isinstance(hit, Hit)} == {b'{"text":"old"}'}
     assert not any(isinstance(hit, Hit) and hit.refresh for hit in hits)
-    read = {hit.result for hit in hits if isinstance(hit, Hit)}
-    assert read <= {b'{"text":"old"}', b'{"text":"new"}'}
     assert len(queue.sends) == 2
     after = read_once(shelf, queue)
     assert isinstance(after, Hit)
