@@ -67,9 +67,9 @@ trim:
 	@"$(PYTHON313)" -m compileall -q --invalidation-mode unchecked-hash $(LAYER) $(VALKEY_LAYER)
 
 bench: .venv/dev ## Measure, and print figures
-	$(BIN)/python -m bench.aws_calls
-	$(BIN)/python -m bench.cache_cost
-	$(BIN)/python -m bench.early_refresh
+	$(BIN)/python bench/aws_calls.py
+	$(BIN)/python bench/cache_cost.py
+	$(BIN)/python bench/early_refresh.py
 
 lock: .venv/dev ## Make the locks in requirements/ anew
 	$(BIN)/python $(PIP) uv

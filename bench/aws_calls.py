@@ -43,6 +43,8 @@ from sluiceway_local import deploy, emulator, processes, stack
 from sluiceway_local.simulator import Simulator
 from sluiceway_local.state import LocalStack
 
+sys.path.insert(0, str(Path(__file__).parents[1]))  # run as a script, it knows its folder only
+
 from bench import report
 
 MARKERS = ("<!-- aws_calls -->", "<!-- /aws_calls -->")
@@ -466,7 +468,7 @@ class _Epochs:
         """See StateStore."""
         return self._state.invalidate(subject, now_ms=now_ms)
 
-    def set_degraded(self, since_ms: int | None) -> None:
+    def set_degraded(self, since_ms: int | None) -> bool:
         """See StateStore."""
         self._state.set_degraded(since_ms)
 
@@ -1262,7 +1264,7 @@ def report_markdown(found: Findings) -> str:
     order = [[row.path, in_order(row)] for row in found.rows]
     return "\n".join(
         [
-            report.made_with("-m bench.aws_calls --markdown"),
+            report.made_with("bench/aws_calls.py --markdown"),
             "",
             report.as_markdown(*path_table([*found.rows, found.life])),
             "",

@@ -39,6 +39,8 @@ from sluiceway.usecases.run_job import Worker
 from sluiceway.usecases.submit_job import Submitter
 from sluiceway_local import dynamodb_local, state
 
+sys.path.insert(0, str(Path(__file__).parents[1]))  # run as a script, it knows its folder only
+
 from bench import aws_calls, report
 from bench.aws_calls import Call, Gateway, Units, item_bytes, read_units, write_units
 from tests.contract.harness import make_tables, store_on
@@ -68,8 +70,8 @@ PRICES: Mapping[str, tuple[str, float, int]] = {
     "read": ("DynamoDB on demand, read request units", 0.125, MILLION),
     "write": ("DynamoDB on demand, write request units", 0.625, MILLION),
     "row_storage": ("DynamoDB storage, GB-month", 0.25, 1),
-    "invocation": ("Lambda arm64, requests", 0.20, MILLION),
-    "gb_second": ("Lambda arm64, GB-seconds", 13.3334, MILLION),
+    "invocation": ("Lambda x86, requests", 0.20, MILLION),
+    "gb_second": ("Lambda x86, GB-seconds", 16.6667, MILLION),
     "request": ("API Gateway REST, requests", 3.50, MILLION),
     "message": ("SQS standard, requests", 0.40, MILLION),
     "fair": ("SQS fair queue, requests with a group, on top", 0.10, MILLION),
@@ -819,7 +821,7 @@ def sections(found: Findings) -> dict[str, tuple[list[str], list[list[str]]]]:
 
 def report_markdown(found: Findings) -> str:
     """The section of docs/benchmarks.md."""
-    parts = [report.made_with("-m bench.cache_cost --markdown")]
+    parts = [report.made_with("bench/cache_cost.py --markdown")]
     for title, table in sections(found).items():
         parts += ["", f"### {title}", "", report.as_markdown(*table)]
     return "\n".join(parts)

@@ -18,6 +18,8 @@ from typing import Any
 from sluiceway.domain.freshness import CacheEntry, Freshness
 from sluiceway.domain.payload import Payload
 
+sys.path.insert(0, str(Path(__file__).parents[1]))  # run as a script, it knows its folder only
+
 from bench import report
 
 MARKERS = ("<!-- early_refresh -->", "<!-- /early_refresh -->")
@@ -176,7 +178,7 @@ def report_text(found: Found) -> str:
 
 def report_markdown(found: Found) -> str:
     """The section of docs/benchmarks.md."""
-    parts = [report.made_with("-m bench.early_refresh --markdown")]
+    parts = [report.made_with("bench/early_refresh.py --markdown")]
     for soft_ttl_s, rows in found.items():
         parts += ["", f"Soft TTL {soft_ttl_s:,} s:", "", report.as_markdown(*table(rows))]
     return "\n".join(parts)

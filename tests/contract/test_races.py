@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import pytest
 from sluiceway.domain import job as transitions
@@ -21,7 +21,16 @@ from sluiceway.domain.job import JobStatus
 from sluiceway.domain.lease import CLOCK_SKEW_MS
 from sluiceway.domain.payload import compress
 from sluiceway.domain.request import SubmitRequest
-from sluiceway.ports import Applied, CapReached, Claimed, LeaseHeld, Moved, Started, Submitted
+from sluiceway.ports import (
+    Applied,
+    CapReached,
+    Claimed,
+    Found,
+    LeaseHeld,
+    Moved,
+    Started,
+    Submitted,
+)
 from sluiceway.usecases.authorize import Caller
 from sluiceway.usecases.cancel_job import cancel_job
 from sluiceway.usecases.submit_job import Accepted, Hit, Origin, Submitter, submit_job
@@ -50,7 +59,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from mypy_boto3_dynamodb import DynamoDBClient
-    from sluiceway.domain.freshness import CacheEntry
     from sluiceway.domain.job import Job
     from sluiceway.ports import JobStore, ResultCache
 
@@ -753,6 +761,8 @@ def test_invalidation_and_finish_at_once_leave_no_entry_from_before(store: Store
         assert store.row(processing).status is JobStatus.COMPLETED
         assert store.cache.read(processing.cache_key) is None
         assert store.cache.look(processing.cache_key).invalidated_at_epoch_ms == NOW_MS
+
+
 # ------------------------------------------------------------------------------------ stampede
 
 
@@ -873,17 +883,14 @@ def test_readers_who_looked_before_a_refresh_and_write_after_it_queue_no_other(
     looked, refreshed = threading.Barrier(late + 1), threading.Event()
 
     class SlowCache:
-        def read(self, cache_key: str) -> CacheEntry | None:
-            entry = shelf.cache.read(cache_key)
+        def look(self, cache_key: str) -> Found:
+            found = shelf.cache.look(cache_key)
             looked.wait(30)
             assert refreshed.wait(30)
-            return entry
-
-        def invalidate(self, cache_key: str, *, now_ms: int) -> bool:
-            return shelf.cache.invalidate(cache_key, now_ms=now_ms)
+            return found
 
     with ThreadPoolExecutor(late) as pool:
-        slow = replace(shelf, cache=SlowCache())
+        slow = replace(shelf, cache=cast("ResultCache", SlowCache()))
         readers = [pool.submit(read_once, slow, queue) for _ in range(late)]
         looked.wait(30)
         stale = read_once(shelf, queue)

@@ -37,7 +37,7 @@ def test_figures_say_how_on_what_and_when_they_were_made(markers: tuple[str, str
 
     name = markers[0].split()[1]
     assert re.fullmatch(
-        rf"Made with `\.venv/bin/python -m bench\.{name} --markdown` on \d{{4}}-\d\d-\d\d: "
+        rf"Made with `\.venv/bin/python bench/{name}\.py --markdown` on \d{{4}}-\d\d-\d\d: "
         r"\d+ cores, Python [\d.]+, botocore [\d.]+, MiniStack [\d.]+\.",
         made,
     )
@@ -46,9 +46,9 @@ def test_figures_say_how_on_what_and_when_they_were_made(markers: tuple[str, str
 def test_make_bench_runs_each_program() -> None:
     makefile = (report.ROOT / "Makefile").read_text("utf-8")
 
-    programs = re.findall(r"python -m (bench\.\w+)$", makefile, re.MULTILINE)
+    programs = re.findall(r"python bench/(\w+)\.py$", makefile, re.MULTILINE)
 
-    assert programs == [f"bench.{markers[0].split()[1]}" for markers in SECTIONS]
+    assert programs == [markers[0].split()[1] for markers in SECTIONS]
 
 
 def test_each_path_has_its_figures() -> None:

@@ -110,9 +110,11 @@ class CacheEntry:
         The nearer the soft expiry and the longer the vendor took, the likelier; so of a hot entry's
         many readers one comes in time, and a rarely read entry costs nothing. `beta` 0: never;
         1: the optimum of Vattani, Chierichetti and Lowenstein, 2015. `rand` is in [0, 1).
+        Never before half of the fresh life is over: a vendor that got slow isn't asked more often.
         """
         ahead_ms = -self.upstream_latency_ms * beta * math.log(1 - rand)
-        return beta > 0 and now_ms + ahead_ms >= self.soft_expires_at_epoch_ms
+        half_ms = (self.soft_expires_at_epoch_ms - self.stored_at_epoch_ms) / 2
+        return beta > 0 and now_ms + min(ahead_ms, half_ms) >= self.soft_expires_at_epoch_ms
 
     def age_s(self, now_ms: int) -> int:
         """Whole seconds since it was stored (RFC 9111 `Age`)."""
