@@ -485,6 +485,7 @@ def test_members_of_a_job_are_documented() -> None:
     replies = [
         job_reply(200, job, b"{}", base_path="/v1", now_ms=NOW_MS),
         job_reply(200, failed(a_job()), None, base_path="/v1", now_ms=NOW_MS),
+        job_reply(200, a_job(), None, base_path="/v1", now_ms=NOW_MS, fallback=(entry, b"{}")),
         hit_reply(entry, Freshness.FRESH, b"{}", base_path="/v1", now_ms=NOW_MS),
     ]
 
