@@ -470,7 +470,7 @@ class _Epochs:
 
     def set_degraded(self, since_ms: int | None) -> bool:
         """See StateStore."""
-        self._state.set_degraded(since_ms)
+        return self._state.set_degraded(since_ms)
 
 
 Record = dict[str, Any]
