@@ -164,3 +164,42 @@ def test_degraded_mode_and_epochs_leave_each_other_alone(store: Store) -> None:
     store.state.set_degraded(None)
 
     assert store.state.read() == ServiceState({MODEL: NOW_MS, "tenant:acme": NOW_MS + 2})
+
+
+def test_who_begins_or_ends_degraded_mode_is_told_so_and_nobody_else(store: Store) -> None:
+    outcomes = [
+        store.state.set_degraded(since_ms)
+        for since_ms in (None, NOW_MS, NOW_MS, NOW_MS + 1, None, None, NOW_MS + 2)
+    ]
+
+    assert outcomes == [False, True, False, False, True, False, True]
+    assert store.state.read().degraded_since_epoch_ms == NOW_MS + 2
+
+
+@pytest.mark.parametrize("since_ms", [NOW_MS, None], ids=["begins", "ends"])
+def test_of_two_processes_one_switches_degraded_mode(
+    dynamodb: Any, tables: Tables, clock: FakeClock, dynamodb_store: Store, since_ms: int | None
+) -> None:
+    if since_ms is None:
+        dynamodb_store.state.set_degraded(NOW_MS - 1)
+    states = [store_on(dynamodb, tables, clock).state for _ in range(2)]
+    seen = [state.read() for state in states]
+
+    outcomes = [state.set_degraded(since_ms) for state in states]
+
+    assert seen[0] == seen[1]
+    assert outcomes == [True, False]
+    assert all(state.read().degraded_since_epoch_ms == since_ms for state in states)
+
+
+@pytest.mark.parametrize("since_ms", [NOW_MS, None], ids=["begins", "ends"])
+def test_switch_of_degraded_mode_whose_reply_is_lost_is_ours(
+    dynamodb: Any, tables: Tables, clock: FakeClock, dynamodb_store: Store, since_ms: int | None
+) -> None:
+    if since_ms is None:
+        dynamodb_store.state.set_degraded(NOW_MS - 1)
+    client: Any = FaultyClient(dynamodb, replies=[timed_out()])
+
+    assert store_on(client, tables, clock).state.set_degraded(since_ms) is True
+    assert client.writes == 2
+    assert dynamodb_store.state.set_degraded(since_ms) is False

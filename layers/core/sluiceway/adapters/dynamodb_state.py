@@ -1,7 +1,10 @@
 """The service's state in one row of the Coordination table (port StateStore).
 
-Attributes: `model:<name>` and `tenant:<name>` (epochs), `degraded_since_epoch_ms`.
+Attributes: `model:<name>` and `tenant:<name>` (epochs), `degraded_since_epoch_ms`, and
+`degraded_by`, a token of the last call that began or ended degraded mode.
 """
+
+import secrets
 
 from sluiceway.adapters.dynamodb import Table, Write
 from sluiceway.ports import Clock, ServiceState
@@ -58,19 +61,21 @@ class DynamoDBState:
     def set_degraded(self, since_ms: int | None) -> bool:
         """See StateStore."""
         self._copied_at_ms = -COPY_LIVES_MS  # of any time: the copy is used no more
+        token = secrets.token_urlsafe(6)
         refusal = self._table.write(
             Write(
                 self._name,
                 _KEY,
                 update=(
-                    "REMOVE #degraded_since_epoch_ms"
+                    "SET #degraded_by = :token REMOVE #degraded_since_epoch_ms"
                     if since_ms is None
-                    else "SET #degraded_since_epoch_ms = :since"
+                    else "SET #degraded_by = :token, #degraded_since_epoch_ms = :since"
                 ),
                 condition="attribute_exists(#degraded_since_epoch_ms)"
                 if since_ms is None
                 else "attribute_not_exists(#degraded_since_epoch_ms)",
-                values={"since": since_ms},
+                values={"since": since_ms, "token": token},
             )
         )
-        return refusal is None
+        # Refused by our own write, when its reply was lost.
+        return refusal is None or (refusal.old or {}).get("degraded_by") == token
