@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 from sluiceway.domain import job as transitions
@@ -13,6 +13,7 @@ from sluiceway.domain.catalogue import Service
 from sluiceway.domain.errors import StoreBusyError
 from sluiceway.domain.job import DUE_SHARDS, Job, JobStatus
 from sluiceway.domain.lease import CLOCK_SKEW_MS
+from sluiceway.ports import ServiceState
 from sluiceway.usecases import sweep_jobs as module
 from sluiceway.usecases.run_job import Acknowledge
 from sluiceway.usecases.sweep_jobs import (
@@ -72,6 +73,7 @@ class Minute(Bench):
 
     queue: InMemoryQueue = field(default_factory=InMemoryQueue)
     time_left_ms: int = 55_000
+    service: Service = field(default_factory=Service)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -100,7 +102,7 @@ class Minute(Bench):
                 telemetry=self.telemetry,
                 time_left_ms=lambda: self.time_left_ms,
                 pause=self.pause_sweep,
-                service=Service(),
+                service=self.service,
             ),
             poll=poll,
         )
@@ -130,6 +132,15 @@ class Minute(Bench):
             for name, _, fields in self.telemetry.events
             if name == "lane_measured"
         }
+
+    @property
+    def switches(self) -> list[tuple[str, dict[str, Any]]]:
+        """What was told of degraded mode."""
+        return [
+            (name, fields)
+            for name, _, fields in self.telemetry.events
+            if name.startswith("degraded_")
+        ]
 
     @property
     def whole(self) -> dict[str, bool]:
@@ -886,3 +897,158 @@ def test_job_behind_anothers_lease_is_not_failed_and_not_forgotten(minute: Minut
 
     assert before == Swept()
     assert minute.sweep() == Swept(failed=1)
+
+
+# ------------------------------------------------------------------ degraded mode
+
+AFTER_MS, UNTIL_MS = 900_000, 300_000
+
+
+def waiting(age_ms: int, **members: Any) -> Job:
+    """A job that waits for its first run since then, and is not due."""
+    return a_job(
+        enqueued_at_epoch_ms=NOW_MS - age_ms, due_at_epoch_ms=NOW_MS + LONGEST_MS, **members
+    )
+
+
+@pytest.mark.parametrize("lane", ["interactive", "batch"])
+@pytest.mark.parametrize(("age_ms", "begins"), [(AFTER_MS - 1, False), (AFTER_MS, True)])
+def test_degraded_mode_begins_when_the_oldest_queued_job_of_any_lane_is_too_old(
+    minute: Minute, lane: str, age_ms: int, *, begins: bool
+) -> None:
+    minute.put(waiting(age_ms, lane=lane))
+    minute.put(waiting(1, job_id="job_young"))
+
+    minute.sweep()
+
+    assert minute.world.degraded_since_epoch_ms == (NOW_MS if begins else None)
+    told = [("degraded_began", {"oldest_job_age_ms": AFTER_MS})]
+    assert minute.switches == (told if begins else [])
+
+
+@pytest.mark.parametrize("status", sorted(set(JobStatus) - {JobStatus.QUEUED}))
+def test_jobs_that_wait_for_no_first_run_begin_no_degraded_mode(
+    minute: Minute, status: JobStatus
+) -> None:
+    minute.put(waiting(10 * AFTER_MS, status=status))
+
+    minute.sweep()
+
+    assert minute.switches == []
+
+
+@pytest.mark.parametrize(("age_ms", "ends"), [(UNTIL_MS - 1, True), (UNTIL_MS, False)])
+def test_degraded_mode_ends_when_no_queued_job_is_old_any_more(
+    minute: Minute, age_ms: int, *, ends: bool
+) -> None:
+    minute.world.degraded_since_epoch_ms = NOW_MS - 90_500
+    minute.put(waiting(age_ms))
+    minute.put(waiting(10 * AFTER_MS, job_id="job_late", status=JobStatus.RETRYING))
+
+    minute.sweep()
+
+    assert minute.state.read().degraded is not ends
+    assert minute.switches == ([("degraded_ended", {"degraded_s": 90})] if ends else [])
+
+
+def test_degraded_mode_ends_when_nothing_waits(minute: Minute) -> None:
+    minute.world.degraded_since_epoch_ms = NOW_MS
+
+    minute.sweep()
+
+    assert not minute.state.read().degraded
+
+
+@pytest.mark.parametrize("since_ms", [None, NOW_MS - 1], ids=["good times", "degraded"])
+@pytest.mark.parametrize("age_ms", [UNTIL_MS, AFTER_MS - 1])
+def test_degraded_mode_stays_as_it_is_between_its_bounds(
+    minute: Minute, since_ms: int | None, age_ms: int
+) -> None:
+    minute.world.degraded_since_epoch_ms = since_ms
+    minute.put(waiting(age_ms))
+
+    minute.sweep()
+
+    assert minute.world.degraded_since_epoch_ms == since_ms
+    assert minute.switches == []
+
+
+def test_degraded_mode_is_not_ended_by_a_measure_that_is_not_whole(
+    minute: Minute, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MAX_MEASURED", DUE_SHARDS)
+    minute.world.degraded_since_epoch_ms = NOW_MS - 1
+    for number in range(2):
+        minute.put(waiting(1, job_id=f"job_{number}", due_shard="3"))
+
+    minute.sweep()
+
+    assert minute.state.read().degraded
+
+
+def test_degraded_mode_begins_by_a_measure_that_is_not_whole(
+    minute: Minute, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MAX_MEASURED", DUE_SHARDS)
+    for number in range(2):
+        minute.put(waiting(AFTER_MS, job_id=f"job_{number}", due_shard="3"))
+
+    minute.sweep()
+
+    assert minute.state.read().degraded
+
+
+def test_degraded_mode_is_told_of_when_it_changes_and_not_each_minute(minute: Minute) -> None:
+    job = minute.put(waiting(AFTER_MS))
+    began = list(minute.sweep_each_minute(3))
+    minute.world.jobs["acme", job.job_id] = replace(job, status=JobStatus.COMPLETED)
+    ended = list(minute.sweep_each_minute(2))
+
+    assert (len(began), len(ended)) == (3, 2)
+    assert [name for name, _ in minute.switches] == ["degraded_began", "degraded_ended"]
+
+
+@pytest.mark.parametrize(
+    ("since_ms", "age_ms", "told"),
+    [(None, AFTER_MS, "degraded_began"), (NOW_MS - 1, 0, "degraded_ended")],
+)
+def test_degraded_mode_that_two_sweepers_switch_is_told_of_once(
+    minute: Minute, since_ms: int | None, age_ms: int, told: str
+) -> None:
+    minute.put(waiting(age_ms))
+
+    class Stale(InMemoryState):
+        """A process whose copy is from before the other's sweep."""
+
+        def read(self) -> ServiceState:
+            return ServiceState(degraded_since_epoch_ms=since_ms)
+
+    minute.world.degraded_since_epoch_ms = since_ms
+    for _ in range(2):
+        minute.state = Stale(minute.world)
+        minute.sweep()
+
+    assert [name for name, _ in minute.switches] == [told]
+
+
+def test_bounds_of_degraded_mode_are_the_catalogues(minute: Minute) -> None:
+    minute.service = Service(degraded_after_s=60, degraded_until_s=30)
+    seen = []
+
+    for age_ms in (59_999, 60_000, 30_000, 29_999):
+        minute.put(waiting(age_ms))
+        minute.sweep()
+        seen.append(minute.state.read().degraded)
+
+    assert seen == [False, True, True, False]
+
+
+def test_jobs_are_helped_though_the_state_can_not_be_read(minute: Minute) -> None:
+    class Busy(InMemoryState):
+        def read(self) -> NoReturn:
+            raise StoreBusyError("The tables are busy.", retry_after_s=1)
+
+    minute.state = Busy(minute.world)
+    minute.put(a_job(due_at_epoch_ms=NOW_MS))
+
+    assert minute.sweep() == Swept(sent=1)

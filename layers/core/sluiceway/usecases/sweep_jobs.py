@@ -7,6 +7,7 @@ a deadline that passed unseen, a claim that a finish left: each is a row of the 
 import math
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 
 from sluiceway.domain import job as transitions
@@ -106,7 +107,8 @@ def sweep_jobs(sweeper: Sweeper, *, poll: bool = False) -> Swept:
     """
     waiting, whole = _waiting(sweeper)
     budget = _measure(waiting, sweeper, whole=whole)
-    _switch_degraded(waiting, sweeper, whole=whole)
+    with suppress(StoreBusyError):  # the jobs don't wait for it, and the next sweep looks again
+        _switch_degraded(waiting, sweeper, whole=whole)
     sweep = _Sweep(until_ms=sweeper.clock.now_ms() + LOOK_AHEAD_MS, budget=budget)
     _pass(sweep, sweeper)
     while poll and (waiting or not whole) and _time_to_poll(sweep, sweeper):
