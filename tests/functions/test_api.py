@@ -14,7 +14,7 @@ from sluiceway.ports import VendorAnswer
 from tests.fakes.in_memory import NOW_MS, InMemoryQueue
 from tests.functions.stage import ABSENT, Answer, Stage, end, message, request, sample
 from tests.unit.logs import log_lines, metric_lines, output
-from tests.unit.samples import CACHE_KEY, JOB_ID, a_job, an_entry, written
+from tests.unit.samples import CACHE_KEY, JOB_ID, a_job, an_entry, packed, written
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -392,6 +392,42 @@ def test_stale_hit_and_its_refresh_are_counted_and_logged(
     told = [(line["message"], line["tenant"]) for line in log_lines(written_lines)]
     assert told == [("cache_stale", "acme"), ("refresh_queued", "refresh"), ("cache_stale", "acme")]
     assert [line["CacheStale"] for line in metric_lines(written_lines)] == [[1.0], [1.0]]
+
+
+def late(stage: Stage, text: str) -> str:
+    """Id of a job that is late in degraded mode, with an old answer of this text."""
+    stage.world.jobs["acme", JOB_ID] = a_job()
+    document = {"text": text, "finish_reason": "stop"}
+    stage.world.entries[CACHE_KEY] = an_entry(result=packed(document))
+    stage.world.degraded_since_epoch_ms = NOW_MS
+    stage.clock.advance(s=300)
+    return JOB_ID
+
+
+def test_late_job_is_fetched_with_an_old_answer_in_degraded_mode(stage: Stage) -> None:
+    answer = stage.get(late(stage, "an old answer"))
+
+    assert (answer.status, answer.body["status"]) == (200, "queued")
+    assert answer.body["fallback"] == {
+        "result": {
+            "text": "an old answer",
+            "finish_reason": "stop",
+            "vendor_request_id": "req_vendor_0",
+        },
+        "age_s": 300,
+    }
+    assert "result" not in answer.body
+    assert answer.body["cache"] == {"status": "miss", "age_s": 0, "stale": False}
+    assert "retry-after" in answer.headers
+
+
+def test_late_job_is_fetched_without_an_old_answer_that_is_too_big(stage: Stage) -> None:
+    answer = stage.get(late(stage, "x" * (6 * MIB)))
+
+    assert (answer.status, answer.body["id"]) == (200, JOB_ID)
+    assert "fallback" not in answer.body
+    assert "result_url" not in answer.body
+    assert len(answer.text) < MIB
 
 
 def test_degraded_hit_is_counted_as_one(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:

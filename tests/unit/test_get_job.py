@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 from sluiceway.domain import job as transitions
-from sluiceway.domain.errors import JobNotFoundError, ResultExpiredError
+from sluiceway.domain.errors import JobNotFoundError, ResultExpiredError, StoreBusyError
 from sluiceway.domain.job import Job, JobStatus
 from sluiceway.domain.payload import Payload
 from sluiceway.usecases.authorize import Caller
@@ -22,10 +22,12 @@ from tests.fakes.in_memory import (
     InMemoryState,
     World,
 )
+from tests.unit.gateway import Gateway as Submitting
 from tests.unit.samples import CACHE_KEY, CATALOGUE, JOB_ID, a_job, an_entry, packed
 
 if TYPE_CHECKING:
     from sluiceway.domain.freshness import CacheEntry
+    from sluiceway.ports import PayloadStore, ServiceState
 
 HOUR_MS = 3_600_000
 DOCUMENT = {"text": "an answer", "finish_reason": "stop"}
@@ -49,6 +51,16 @@ class CachesAsDynamoDBDoes(InMemoryCache):
         return super().read(cache_key)
 
 
+class CountedState(InMemoryState):
+    """Counts what DynamoDB would be asked."""
+
+    reads = 0
+
+    def read(self) -> ServiceState:
+        self.reads += 1
+        return super().read()
+
+
 @dataclass
 class Gateway:
     """The use case with its ports."""
@@ -56,15 +68,20 @@ class Gateway:
     world: World = field(default_factory=World)
     clock: FakeClock = field(default_factory=FakeClock)
 
+    def __post_init__(self) -> None:
+        self.cache = CachesAsDynamoDBDoes(self.world)
+        self.state = CountedState(self.world)
+        self.payloads: PayloadStore = InMemoryPayloads(self.world)
+
     def get(self, job_id: str = JOB_ID, tenant: str = "acme") -> Fetched:
         return get_job(
             job_id,
             Caller(tenant, frozenset({"read"}), "key_1"),
             catalogue=CATALOGUE,
             jobs=ReadsAsDynamoDBDoes(self.world, clock=self.clock),
-            cache=CachesAsDynamoDBDoes(self.world),
-            state=InMemoryState(self.world),
-            payloads=InMemoryPayloads(self.world),
+            cache=self.cache,
+            state=self.state,
+            payloads=self.payloads,
             clock=self.clock,
         )
 
@@ -231,3 +248,174 @@ def test_hit_whose_object_was_collected_is_gone(gateway: Gateway) -> None:
 
     with pytest.raises(ResultExpiredError):
         gateway.get(f"hit_{CACHE_KEY}")
+
+
+# ------------------------------------------------------------------ fallback
+
+LATE_MS = 300_000
+"""A job that has waited so long is late."""
+OLD: dict[str, Any] = {
+    "asked_at_epoch_ms": NOW_MS - 61_000,
+    "stored_at_epoch_ms": NOW_MS - 60_000,
+    "soft_expires_at_epoch_ms": NOW_MS - 50_000,
+    "hard_expires_at_epoch_ms": NOW_MS - 40_000,
+}
+"""Of an entry that expired before the job came in."""
+
+
+@pytest.fixture
+def late(gateway: Gateway) -> Gateway:
+    """In degraded mode, where a job whose entry has expired has waited just long enough."""
+    gateway.put(a_job())
+    gateway.put_entry(**OLD)
+    gateway.world.degraded_since_epoch_ms = NOW_MS
+    gateway.clock.set(NOW_MS + LATE_MS)
+    return gateway
+
+
+def test_late_job_comes_with_an_old_answer_in_degraded_mode(late: Gateway) -> None:
+    fetched = late.get()
+
+    assert fetched.found == a_job()
+    assert fetched.result is None
+    entry = late.world.entries[CACHE_KEY]
+    assert fetched.fallback == (entry, b'{"text": "a cached answer", "finish_reason": "stop"}')
+
+
+@pytest.mark.parametrize(("after_ms", "given"), [(-1, False), (0, True)])
+def test_job_is_late_when_it_has_waited_for_so_long(
+    late: Gateway, after_ms: int, *, given: bool
+) -> None:
+    late.clock.advance(ms=after_ms)
+
+    assert (late.get().fallback is not None) is given
+
+
+@pytest.mark.parametrize("status", JobStatus)
+def test_only_open_jobs_come_with_an_old_answer(late: Gateway, status: JobStatus) -> None:
+    job = late.put(a_job(status=status))
+
+    assert (late.get().fallback is not None) is job.open
+
+
+def test_late_job_comes_without_an_old_answer_in_good_times(late: Gateway) -> None:
+    late.world.degraded_since_epoch_ms = None
+
+    assert late.get() == Fetched(a_job(), None)
+    assert late.cache.reads == 0
+
+
+@pytest.mark.parametrize(
+    "wish", [{"cache_mode": "refresh"}, {"cache_mode": "bypass"}, {"cache_scope": "none"}], ids=str
+)
+def test_job_that_wants_no_entry_comes_without_one(late: Gateway, wish: dict[str, Any]) -> None:
+    late.put(a_job(**wish))
+
+    assert late.get().fallback is None
+    assert (late.cache.reads, late.state.reads) == (0, 0)
+
+
+@pytest.mark.parametrize("member", ["not_older_than_epoch_ms", "asked_after_epoch_ms"])
+@pytest.mark.parametrize("after_ms", [-1, 0, 1])
+def test_old_answer_is_one_that_the_job_would_take(
+    late: Gateway, member: str, after_ms: int
+) -> None:
+    asked = member == "asked_after_epoch_ms"
+    moment_ms = OLD["asked_at_epoch_ms" if asked else "stored_at_epoch_ms"]
+    late.put(a_job(**{member: moment_ms + after_ms}))
+
+    assert (late.get().fallback is not None) is (after_ms < 0 if asked else after_ms <= 0)
+
+
+@pytest.mark.parametrize(("left_ms", "given"), [(1, True), (0, False)])
+def test_old_answer_is_given_until_it_is_gone(late: Gateway, left_ms: int, *, given: bool) -> None:
+    late.put_entry(**OLD, kept_until_epoch_ms=late.clock.now_ms() + left_ms)
+
+    assert (late.get().fallback is not None) is given
+
+
+def test_tombstone_is_no_old_answer(late: Gateway) -> None:
+    late.cache.invalidate(CACHE_KEY, now_ms=NOW_MS)
+
+    assert late.get().fallback is None
+
+
+@pytest.mark.parametrize("subject", ["model:demo-chat", "tenant:acme"])
+@pytest.mark.parametrize("after_ms", [-61_001, -61_000, 1])
+def test_answer_that_was_invalidated_is_no_fallback_of_a_job_that_waits(
+    late: Gateway, subject: str, after_ms: int
+) -> None:
+    # Its key is the one of before, and so the entry is still found.
+    late.state.invalidate(subject, now_ms=NOW_MS + after_ms)
+
+    assert (late.get().fallback is not None) is (after_ms == -61_001)
+
+
+@pytest.mark.parametrize("subject", ["model:demo-chat", "tenant:acme"])
+def test_answer_that_was_invalidated_is_no_fallback_of_a_job_that_was_made_later(
+    subject: str,
+) -> None:
+    gateway = Submitting()
+    entry = gateway.store(Submitting().accept(), **OLD)
+    gateway.state.invalidate(subject, now_ms=NOW_MS - 30_000)
+    job = gateway.accept()
+    gateway.world.degraded_since_epoch_ms = NOW_MS
+    gateway.clock.advance(ms=LATE_MS)
+
+    assert gateway.fetch(job.job_id).fallback is None
+    assert entry.cache_key in gateway.world.entries
+
+
+@pytest.mark.parametrize("subject", ["model:demo-heavy", "tenant:globex"])
+def test_invalidation_of_something_else_leaves_the_old_answer(late: Gateway, subject: str) -> None:
+    late.state.invalidate(subject, now_ms=NOW_MS + 1)
+
+    assert late.get().fallback is not None
+
+
+@pytest.mark.parametrize(
+    "result", [Payload(ref="results/gone/1"), Payload(inline=b"damaged")], ids=["gone", "damaged"]
+)
+def test_job_is_fetched_though_its_old_answer_is_lost(late: Gateway, result: Payload) -> None:
+    late.put_entry(**OLD, result=result)
+
+    assert late.get() == Fetched(a_job(), None)
+
+
+class Busy:
+    """A store that can't be reached."""
+
+    def __getattr__(self, _: str) -> NoReturn:
+        raise StoreBusyError("The store failed.", retry_after_s=1)
+
+
+@pytest.mark.parametrize("store", ["cache", "state", "payloads"])
+def test_job_is_fetched_though_its_old_answer_can_not_be_had(late: Gateway, store: str) -> None:
+    late.put_entry(**OLD, result=Payload(ref="results/job_1/1"))
+    setattr(late, store, Busy())
+
+    assert late.get() == Fetched(a_job(), None)
+
+
+def test_old_answer_is_for_nobody_but_the_jobs_tenant(late: Gateway) -> None:
+    with pytest.raises(JobNotFoundError):
+        late.get(JOB_ID, "globex")
+    assert late.cache.reads == 0
+
+
+def test_another_tenants_answer_to_the_same_request_is_no_fallback() -> None:
+    gateway = Submitting()
+    gateway.store(gateway.accept("globex"), **OLD)
+    job = gateway.accept("acme")
+    gateway.world.degraded_since_epoch_ms = NOW_MS
+    gateway.clock.advance(ms=LATE_MS)
+
+    assert gateway.fetch(job.job_id).fallback is None
+
+
+def test_usual_poll_reads_nothing_but_the_job(late: Gateway) -> None:
+    late.clock.advance(ms=-1)
+
+    late.get()
+
+    assert (late.cache.reads, late.state.reads) == (0, 0)

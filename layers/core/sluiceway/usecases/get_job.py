@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from sluiceway.domain import ids
 from sluiceway.domain.catalogue import Catalogue
-from sluiceway.domain.errors import JobNotFoundError, ResultExpiredError
+from sluiceway.domain.errors import JobNotFoundError, ResultExpiredError, StoreBusyError
 from sluiceway.domain.freshness import CacheEntry, Freshness
 from sluiceway.domain.job import Job
 from sluiceway.domain.payload import Payload
@@ -60,9 +60,9 @@ def get_job(
     if job.open:
         # Only who has waited for long has a use for it; a usual poll is one read.
         waits_s = (now_ms - job.created_at_epoch_ms) / 1000
-        late = waits_s >= catalogue.service.degraded_until_s and state.read().degraded
+        late = waits_s >= catalogue.service.degraded_until_s
         return Fetched(
-            job, None, fallback=_fallback(job, cache, payloads, now_ms) if late else None
+            job, None, fallback=_fallback(job, cache, state, payloads, now_ms) if late else None
         )
     if job.result is None:
         return Fetched(job, None)
@@ -73,21 +73,26 @@ def get_job(
 
 
 def _fallback(
-    job: Job, cache: ResultCache, payloads: PayloadStore, now_ms: int
+    job: Job, cache: ResultCache, state: StateStore, payloads: PayloadStore, now_ms: int
 ) -> tuple[CacheEntry, bytes] | None:
-    """The entry that this job is to replace, if it is young enough for who asked."""
+    """In degraded mode the entry that this job is to replace, if it answers who asked.
+
+    Nor is it one that was invalidated while the job waits. None, too, when it can't be had: what
+    was asked for is the job.
+    """
     if job.cache_scope == "none" or job.cache_mode != "use":
         return None
-    entry = cache.read(job.cache_key)
-    if entry is None or entry.freshness(now_ms) is Freshness.GONE:
-        return None
-    if not entry.answers(
-        not_older_than_ms=job.not_older_than_epoch_ms or 0,
-        asked_after_ms=job.asked_after_epoch_ms or 0,
-    ):
-        return None
-    with suppress(KeyError):
-        return entry, payloads_of.load(entry.result, payloads=payloads)
+    with suppress(KeyError, ValueError, StoreBusyError):
+        known = state.read()
+        entry = cache.read(job.cache_key) if known.degraded else None
+        if entry is None or entry.freshness(now_ms) is Freshness.GONE:
+            return None
+        epoch = max(known.epoch(f"model:{job.model}"), known.epoch(f"tenant:{job.tenant}"))
+        if entry.answers(
+            not_older_than_ms=job.not_older_than_epoch_ms or 0,
+            asked_after_ms=max(job.asked_after_epoch_ms or 0, epoch),
+        ):
+            return entry, payloads_of.load(entry.result, payloads=payloads)
     return None
 
 
