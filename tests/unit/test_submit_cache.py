@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from sluiceway.domain.catalogue import Tenant
 from sluiceway.domain.errors import (
     CacheMissError,
+    DegradedError,
     ForbiddenError,
     JobNotFoundError,
     QuotaExceededError,
 )
 from sluiceway.domain.freshness import Freshness
 from sluiceway.domain.payload import Payload
+from sluiceway.http import problem
 from sluiceway.usecases.submit_job import Accepted, Hit
 
 from tests.fakes.in_memory import NOW_MS
+from tests.unit.bench import Bench, incompressible
 from tests.unit.gateway import Gateway
 from tests.unit.samples import CATALOGUE, DAY_MS, packed, written
 
 if TYPE_CHECKING:
     from sluiceway.domain.freshness import CacheEntry
+    from sluiceway.domain.job import Job
 
 # Fresh for 10 s, stale until 20 s, kept until 30 s.
 SHORT: dict[str, Any] = {
@@ -463,6 +468,225 @@ def test_shared_entry_that_was_asked_by_a_tenants_epoch_is_a_miss_for_that_tenan
     assert isinstance(outcome, Hit) is hit
     if isinstance(outcome, Accepted):
         assert outcome.job.asked_after_epoch_ms == NOW_MS
+
+
+# ------------------------------------------------------------------ degraded mode
+
+
+@pytest.fixture
+def degraded(gateway: Gateway) -> Gateway:
+    gateway.world.degraded_since_epoch_ms = NOW_MS
+    return gateway
+
+
+BATCH: list[dict[str, Any]] = [{"priority": "batch"}, {"model": "demo-heavy"}]
+
+
+@pytest.mark.parametrize("wish", BATCH, ids=["asked for", "heavy model"])
+@pytest.mark.parametrize(
+    "cache", [{}, {"mode": "refresh"}, {"mode": "bypass"}, {"no_store": True}], ids=str
+)
+def test_job_in_the_batch_lane_is_refused_before_anything_is_written(
+    degraded: Gateway, wish: dict[str, Any], cache: dict[str, Any]
+) -> None:
+    with pytest.raises(DegradedError) as caught:
+        degraded.submit(**wish, input=incompressible(100_000), cache=cache)
+
+    reply = problem(caught.value, "req-1")
+    assert (reply.status, reply.body["code"], reply.headers["Retry-After"]) == (
+        *(503, "degraded"),
+        "60",
+    )
+    assert written(degraded.world) == {}
+    assert degraded.world.bypasses.total() == 0
+    assert degraded.queue.sends == []
+
+
+@pytest.mark.parametrize("wish", BATCH, ids=["asked for", "heavy model"])
+@pytest.mark.parametrize(
+    ("after_ms", "freshness"), [(0, FRESH), (10_000, STALE), (20_000, EXPIRED)]
+)
+def test_request_for_the_batch_lane_is_answered_by_an_entry(
+    degraded: Gateway, wish: dict[str, Any], after_ms: int, freshness: Freshness
+) -> None:
+    primed(degraded, of=wish, **SHORT)
+    degraded.clock.advance(ms=after_ms)
+
+    assert served(degraded, **wish) is freshness
+
+
+@pytest.mark.parametrize("wish", [{}, {"model": "demo-heavy", "priority": "interactive"}], ids=str)
+def test_interactive_job_is_made_in_degraded_mode(degraded: Gateway, wish: dict[str, Any]) -> None:
+    job = degraded.accept(**wish)
+
+    assert degraded.queue.sends == [("interactive", "acme", job.job_id)]
+
+
+def test_batch_job_is_made_again_when_degraded_mode_has_ended(degraded: Gateway) -> None:
+    degraded.world.degraded_since_epoch_ms = None
+
+    assert degraded.accept(priority="batch").lane == "batch"
+
+
+def test_expired_entry_is_served_in_degraded_mode_and_queues_no_refresh(
+    degraded: Gateway,
+) -> None:
+    primed(degraded, **SHORT)
+    degraded.clock.advance(ms=20_000)
+
+    hit = degraded.hit()
+
+    assert (hit.freshness, hit.refresh) == (EXPIRED, None)
+    assert degraded.queue.sends == []
+
+
+# ------------------------------------------------------------------ what max_age_s costs
+
+
+@pytest.mark.parametrize("degraded_since_ms", [None, NOW_MS])
+@pytest.mark.parametrize(("after_ms", "good", "degraded"), TIMES)
+def test_max_age_that_refuses_an_entry_counts_where_the_entry_would_have_answered(
+    gateway: Gateway,
+    degraded_since_ms: int | None,
+    after_ms: int,
+    good: Freshness | None,
+    degraded: Freshness | None,
+) -> None:
+    primed(gateway, stored_at_epoch_ms=NOW_MS - 1, **SHORT)
+    gateway.world.degraded_since_epoch_ms = degraded_since_ms
+    gateway.clock.set(NOW_MS + after_ms)
+
+    outcome = gateway.submit(scopes="submit", cache={"max_age_s": 0})
+
+    would_have = good if degraded_since_ms is None else degraded
+    assert isinstance(outcome, Accepted)
+    assert gateway.world.bypasses.total() == int(would_have is not None)
+
+
+def test_max_age_that_refuses_entries_is_limited_by_the_day(gateway: Gateway) -> None:
+    for number in range(3):
+        primed(gateway, "thrifty", of={"input": f"number {number}"})
+    gateway.clock.advance(s=10)
+    for number in range(2):
+        gateway.accept("thrifty", input=f"number {number}", cache={"max_age_s": 5})
+
+    with pytest.raises(QuotaExceededError):
+        gateway.submit("thrifty", input="number 2", cache={"max_age_s": 5})
+    assert isinstance(gateway.submit("thrifty", input="number 2"), Hit)
+
+
+@pytest.mark.parametrize(
+    "cache", [{"max_age_s": 10}, {"max_age_s": 5, "mode": "only"}], ids=["young enough", "only"]
+)
+def test_max_age_that_makes_no_job_counts_nothing(gateway: Gateway, cache: dict[str, Any]) -> None:
+    primed(gateway)
+    gateway.clock.advance(s=10)
+
+    with suppress(CacheMissError):
+        gateway.submit(cache=cache)
+
+    assert gateway.world.bypasses.total() == 0
+
+
+def test_max_age_on_an_entry_that_the_tenants_epoch_cut_off_counts_nothing(
+    gateway: Gateway,
+) -> None:
+    primed(gateway, "acme", of={"model": "demo-shared"})
+    gateway.state.invalidate("tenant:globex", now_ms=NOW_MS)
+    gateway.clock.advance(s=10)
+
+    gateway.accept("globex", model="demo-shared", cache={"max_age_s": 5})
+
+    assert gateway.world.bypasses.total() == 0
+
+
+# ------------------------------------------------------------------ an invalidated key
+
+
+def invalidated(gateway: Gateway, older: Job) -> None:
+    """The key of this job's work was invalidated a second later."""
+    gateway.cache.invalidate(older.cache_key, now_ms=gateway.clock.advance(s=1))
+    gateway.clock.advance(s=1)
+
+
+@pytest.mark.parametrize("cache", [{}, {"no_store": True}, {"max_age_s": 60}], ids=str)
+def test_request_after_the_invalidation_of_its_key_joins_no_job_from_before(
+    gateway: Gateway, cache: dict[str, Any]
+) -> None:
+    older = gateway.accept(cache=cache)
+    invalidated(gateway, older)
+
+    newer = gateway.submit(cache=cache)
+    gateway.clock.advance(s=1)
+    equal = [gateway.submit(cache=cache) for _ in range(3)]
+
+    assert isinstance(newer, Accepted)
+    assert not newer.deduplicated
+    assert newer.job.job_id != older.job_id
+    assert newer.job.cache_key == older.cache_key
+    assert equal == [Accepted(newer.job, deduplicated=True)] * 3
+    assert gateway.world.open_jobs("acme") == 2
+
+
+def test_each_invalidation_of_a_key_ends_joining_anew(gateway: Gateway) -> None:
+    jobs = []
+    for _ in range(3):
+        jobs.append(gateway.accept())
+        invalidated(gateway, jobs[-1])
+
+    assert len({job.job_id for job in jobs}) == 3
+
+
+@pytest.mark.parametrize("mode", ["refresh", "bypass"])
+def test_invalidation_of_a_key_leaves_jobs_past_the_cache_as_they_join(
+    gateway: Gateway, mode: str
+) -> None:
+    older = gateway.accept(cache={"mode": mode})
+    invalidated(gateway, older)
+
+    assert gateway.submit(cache={"mode": mode}) == Accepted(older, deduplicated=True)
+
+
+def test_job_from_before_an_invalidation_leaves_its_key_to_the_job_from_after_it(
+    gateway: Gateway,
+) -> None:
+    bench = Bench(world=gateway.world, clock=gateway.clock)
+    older = gateway.accept()
+    invalidated(gateway, older)
+    newer = gateway.accept()
+
+    bench.run(older)
+    between = gateway.submit(cache={"mode": "use"})
+    with pytest.raises(CacheMissError):
+        gateway.submit(cache={"mode": "only"})
+    bench.run(newer)
+
+    assert between == Accepted(newer, deduplicated=True)
+    assert bench.vendors.per_key == {older.job_id: 1, newer.job_id: 1}
+    for mode in ("use", "only"):
+        hit = gateway.hit(cache={"mode": mode})
+        assert hit.entry.asked_at_epoch_ms > older.created_at_epoch_ms
+
+
+# ------------------------------------------------------------------ the guess of the fence
+
+
+@pytest.mark.parametrize(
+    "after_ms", [-5_000, 20_000, 30_000], ids=["too old for who asks", "expired", "gone"]
+)
+def test_job_for_a_key_that_had_an_entry_guesses_its_fence(gateway: Gateway, after_ms: int) -> None:
+    primed(gateway, fence=7, **{**SHORT, "stored_at_epoch_ms": NOW_MS - 10_000})
+    gateway.clock.set(NOW_MS + after_ms)
+
+    assert gateway.accept(cache={"max_age_s": 1}).fence == 7
+
+
+@pytest.mark.parametrize("cache", [{"mode": "bypass"}, {"no_store": True}], ids=str)
+def test_job_that_fills_no_entry_guesses_no_fence(gateway: Gateway, cache: dict[str, Any]) -> None:
+    primed(gateway, fence=7, **SHORT)
+    gateway.clock.advance(ms=20_000)
+
+    assert gateway.accept(cache=cache).fence == 0
 
 
 # ------------------------------------------------------------------ early refresh

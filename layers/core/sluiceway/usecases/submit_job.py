@@ -117,7 +117,9 @@ def submit_job(
         entry = found.entry
         if entry is not None and _may_be_served(entry, now_ms, degraded=known.degraded):
             # A good answer that is older than the partner wants: it pays as for a refresh.
-            past_the_cache = entry.stored_at_epoch_ms < (job.not_older_than_epoch_ms or 0)
+            good = entry.answers(asked_after_ms=job.asked_after_epoch_ms or 0)
+            too_old = entry.stored_at_epoch_ms < (job.not_older_than_epoch_ms or 0)
+            past_the_cache = good and too_old
             answer = _hit(request, job, entry, model, submitter)
             if isinstance(answer, Hit):
                 return answer
