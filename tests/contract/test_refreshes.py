@@ -9,14 +9,16 @@ import pytest
 from sluiceway.adapters.dynamodb_jobs import DynamoDBJobs
 from sluiceway.domain.freshness import COOL_DOWN_FIRST_MS, COOL_DOWN_LONGEST_MS
 from sluiceway.domain.job import JobStatus
-from sluiceway.ports import Applied
+from sluiceway.ports import Applied, VendorAnswer
 
 from tests.contract.clients import FaultyClient, cancelled, timed_out
 from tests.contract.harness import store_on
+from tests.contract.test_valkey_path import CATALOGUE, Path
 from tests.fakes.examples import a_job, a_refresh, an_entry, an_error, completed, failed
 from tests.fakes.in_memory import NOW_MS
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from sluiceway.domain.freshness import CacheEntry
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from tests.fakes.in_memory import FakeClock
 
 KEY = a_job().cache_key
+ANSWER = VendorAnswer("an answer", "stop", input_tokens=10, output_tokens=20, latency_ms=300)
 
 
 def filled(store: Store, **changes: Any) -> CacheEntry:
@@ -315,3 +318,163 @@ def test_failure_whose_reply_is_lost_counts_once(
 
     assert outcome == Applied(failed(a_refresh()))
     assert entry_of(dynamodb_store).refresh_failures == 1
+
+
+# ------------------------------------------------------------------------------------ no use
+
+
+def uncacheable(store: Store, job: Job) -> object:
+    """The refresh ends with an answer that isn't cached."""
+    now_ms = store.clock.now_ms()
+    return store.jobs.apply(store.row(job), completed(store.row(job), now_ms=now_ms))
+
+
+def test_refresh_that_renewed_nothing_completes_and_lets_the_entry_cool_down(
+    store: Store,
+) -> None:
+    entry = filled(store)
+    store.jobs.queue_refresh(a_refresh(), entry)
+
+    outcome = uncacheable(store, a_refresh())
+
+    assert isinstance(outcome, Applied)
+    assert store.row(a_refresh()).status is JobStatus.COMPLETED
+    assert entry_of(store) == replace(
+        entry,
+        refresh_job_id=a_refresh().job_id,
+        refresh_after_epoch_ms=NOW_MS + COOL_DOWN_FIRST_MS,
+        refresh_failures=1,
+        refresh_error="not_cacheable",
+    )
+    assert store.rows.claim(a_refresh().job_key) is None
+    assert store.rows.in_flight(a_refresh().tenant) == {}
+
+
+def test_cool_down_doubles_while_refreshes_renew_nothing_or_fail(store: Store) -> None:
+    entry = filled(store)
+    now_ms, waits = NOW_MS, []
+
+    for number in range(4):
+        job = another(number, created_at_epoch_ms=now_ms)
+        assert store.jobs.queue_refresh(job, entry)
+        _ = fail(store, job, at_ms=now_ms) if number == 1 else uncacheable(store, job)
+        after_ms = entry_of(store).refresh_after_epoch_ms
+        assert after_ms is not None
+        waits.append(after_ms - now_ms)
+        now_ms = store.clock.advance(after_ms - now_ms)
+
+    assert waits == [60_000, 120_000, 240_000, 480_000]
+
+
+@pytest.mark.parametrize("source", ["vendor", "cache"])
+def test_refresh_that_renewed_nothing_leaves_an_entry_alone_that_another_job_wrote_meanwhile(
+    store: Store, source: str
+) -> None:
+    entry = filled(store)
+    store.jobs.queue_refresh(a_refresh(), entry)
+    newer = store.submit(a_job(2, cache_key=KEY))
+    new = an_entry(newer, b"new", stored_at_epoch_ms=NOW_MS + 1)
+    store.jobs.apply(newer, completed(newer), entry=new)
+
+    store.jobs.apply(a_refresh(), completed(a_refresh(), source=source))
+
+    assert entry_of(store) == new
+    assert store.row(a_refresh()).status is JobStatus.COMPLETED
+    assert store.rows.claim(a_refresh().job_key) is None
+
+
+def test_refresh_that_renewed_nothing_counts_once_though_its_reply_is_lost(
+    dynamodb: Any, tables: Tables, clock: FakeClock, dynamodb_store: Store
+) -> None:
+    entry = filled(dynamodb_store)
+    dynamodb_store.jobs.queue_refresh(a_refresh(), entry)
+    client: Any = FaultyClient(dynamodb, replies=[timed_out()])
+
+    outcome = uncacheable(store_on(client, tables, clock), a_refresh())
+
+    assert isinstance(outcome, Applied)
+    assert entry_of(dynamodb_store).refresh_failures == 1
+
+
+@pytest.mark.parametrize("version", ["1", "2"], ids=["cut off", "another version"])
+def test_refresh_without_an_answer_for_the_key_is_paid_and_cools_down(
+    store: Store, version: str
+) -> None:
+    path = Path(store)
+    path.submit()
+    path.run_next()
+    store.clock.advance(s=301)
+    stale = path.hit().entry
+    if version == "1":
+        path.vendors.script = [replace(ANSWER, finish_reason="length")]
+    models = {"demo-chat": CATALOGUE.model("demo-chat").model_copy(update={"version": version})}
+
+    ended = path.run_next(CATALOGUE.model_copy(update={"models": models}))
+    again = path.hit()
+    store.clock.advance(COOL_DOWN_FIRST_MS)
+    later = path.hit()
+
+    assert (ended.status, path.vendors.total) == (JobStatus.COMPLETED, 2)
+    assert again.entry.result == stale.result
+    assert (again.entry.refresh_error, again.entry.refresh_failures) == ("not_cacheable", 1)
+    assert again.refresh is None
+    assert later.refresh is not None
+
+
+# ------------------------------------------------------------------------------------ settled
+
+
+def unsettled(store: Store, end: Job) -> Job:
+    """The refresh ended so, without closing its claim and letting its entry cool down."""
+    marked = replace(end, unsettled=True, due_at_epoch_ms=NOW_MS, due_shard="0")
+    store.rows.put_job(marked)
+    return marked
+
+
+ENDS = pytest.mark.parametrize("end", [failed, completed], ids=["failed", "not cacheable"])
+
+
+@ENDS
+def test_settling_a_refresh_cools_its_entry_down_though_the_claim_is_gone(
+    store: Store, end: Callable[[Job], Job]
+) -> None:
+    entry = filled(store)
+    store.jobs.queue_refresh(a_refresh(), entry)
+    store.rows.drop_claim(a_refresh().job_key)
+
+    store.jobs.settle(unsettled(store, end(a_refresh())))
+
+    assert entry_of(store).refresh_failures == 1
+    assert entry_of(store).refresh_until_epoch_ms is None
+    assert not store.row(a_refresh()).unsettled
+
+
+@ENDS
+def test_settling_a_refresh_closes_its_claim_though_its_entry_was_renewed(
+    store: Store, end: Callable[[Job], Job]
+) -> None:
+    entry = filled(store)
+    store.jobs.queue_refresh(a_refresh(), entry)
+    newer = store.submit(a_job(2, cache_key=KEY))
+    new = an_entry(newer, b"new", stored_at_epoch_ms=NOW_MS + 1)
+    store.jobs.apply(newer, completed(newer), entry=new)
+
+    store.jobs.settle(unsettled(store, end(a_refresh())))
+
+    assert store.rows.claim(a_refresh().job_key) is None
+    assert entry_of(store) == new
+    assert not store.row(a_refresh()).unsettled
+
+
+def test_settling_a_refresh_whose_claim_and_entry_are_others_takes_its_mark_off(
+    store: Store,
+) -> None:
+    entry = filled(store)
+    store.jobs.queue_refresh(a_refresh(), entry)
+    store.rows.drop_claim(a_refresh().job_key)
+    store.cache.invalidate(KEY, now_ms=NOW_MS)
+
+    store.jobs.settle(unsettled(store, failed(a_refresh())))
+
+    assert not store.row(a_refresh()).unsettled
+    assert store.cache.read(KEY) is None

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from sluiceway.domain import catalogue
+from sluiceway.domain import catalogue as catalogues
 from sluiceway.domain.errors import JobNotFoundError, VendorError
 from sluiceway.domain.freshness import COOL_DOWN_FIRST_MS, Freshness
 from sluiceway.domain.ids import HIT_PREFIX
@@ -31,11 +31,12 @@ from tests.fakes.in_memory import (
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
+    from sluiceway.domain.catalogue import Catalogue
     from sluiceway.domain.job import Job
 
     from tests.contract.harness import Store
 
-CATALOGUE = catalogue.parse(
+CATALOGUE = catalogues.parse(
     """
     [vendors.simulator]
     [models.demo-chat]
@@ -50,7 +51,7 @@ CALLER = Caller("acme", frozenset({"submit", "read", "bypass"}), "key_1")
 
 @dataclass
 class Path:
-    """The use cases on Valkey and moto, a lane that a test reads, and a vendor that it scripts."""
+    """The use cases on a store, a lane that a test reads, and a vendor that it scripts."""
 
     store: Store
 
@@ -78,14 +79,14 @@ class Path:
             ),
         )
 
-    def run_next(self) -> Job:
+    def run_next(self, catalogue: Catalogue = CATALOGUE) -> Job:
         """Delivers the oldest message, and gives its job as it is then."""
         lane, tenant, job_id = self.queue.sends.pop(0)
         now_ms = self.store.clock.now_ms()
         decision = run_job(
             Delivery(tenant, job_id, 1, now_ms, lane, now_ms + 110_000),
             Worker(
-                catalogue=CATALOGUE,
+                catalogue=catalogue,
                 jobs=self.store.jobs,
                 cache=self.store.cache,
                 payloads=self.payloads,

@@ -264,6 +264,16 @@ def test_entry_is_refreshed_early_by_the_xfetch_rule(
     assert entry.early(NOW_MS + 10_000 - left_ms, beta=beta, rand=rand) is early
 
 
+@pytest.mark.parametrize(("after_ms", "early"), [(4_999, False), (5_000, True)])
+@pytest.mark.parametrize("latency_ms", [60_000, 10**7])
+def test_entry_is_never_refreshed_before_half_of_its_fresh_life_is_over(
+    latency_ms: int, after_ms: int, *, early: bool
+) -> None:
+    entry = a_short_entry(upstream_latency_ms=latency_ms)
+
+    assert entry.early(NOW_MS + after_ms, beta=10.0, rand=1 - 2**-53) is early
+
+
 @given(st.floats(0, 1, exclude_max=True), st.integers(0, 10**7), st.floats(0, 10))
 def test_xfetch_rule_takes_any_number_it_may_get(rand: float, latency_ms: int, beta: float) -> None:
     entry = a_short_entry(upstream_latency_ms=latency_ms)

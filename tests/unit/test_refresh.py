@@ -375,6 +375,62 @@ def test_refresh_whose_answer_is_not_whole_keeps_the_old_one(
     assert house.entry.result == old
 
 
+CUT_OFF = replace(ANSWER, finish_reason="length")
+
+
+def test_entry_cools_down_twice_as_long_each_time_that_a_refresh_renewed_nothing(
+    house: House,
+) -> None:
+    house.bench.vendors.default = CUT_OFF
+    waits = []
+    for _ in range(3):
+        job = house.refresh()
+        house.bench.run(job)
+        assert house.stored(job).status is JobStatus.COMPLETED
+        assert house.read() is None
+        after_ms = house.entry.refresh_after_epoch_ms
+        assert after_ms is not None
+        waits.append((after_ms - house.clock.now_ms()) // MINUTE_MS)
+        house.clock.set(after_ms)
+
+    assert waits == [1, 2, 4]
+    assert (house.entry.refresh_error, house.entry.refresh_failures) == ("not_cacheable", 3)
+    assert house.bench.vendors.total == 3
+
+
+def test_refresh_that_got_another_versions_answer_completes_and_cools_its_entry_down(
+    house: House,
+) -> None:
+    before = house.entry.result
+    job = house.refresh()
+    house.world.jobs[job.tenant, job.job_id] = replace(job, model_version="0")
+
+    assert house.bench.run(job) == Acknowledge()
+
+    assert house.stored(job).status is JobStatus.COMPLETED
+    assert house.entry.result == before
+    assert house.entry.refresh_error == "not_cacheable"
+
+
+def test_refresh_that_renewed_nothing_leaves_alone_what_somebody_renewed_meanwhile(
+    house: House,
+) -> None:
+    job = house.refresh()
+    renewed: list[CacheEntry] = []
+
+    def renew(_: VendorCall) -> VendorAnswer:
+        now_ms = house.clock.advance(s=1)
+        renewed.append(house.bench.put_entry(cache_key=house.key, stored_at_epoch_ms=now_ms))
+        return CUT_OFF
+
+    house.bench.vendors.script = [renew]
+
+    house.bench.run(job)
+
+    assert house.stored(job).status is JobStatus.COMPLETED
+    assert [house.entry] == renewed
+
+
 # ------------------------------------------------------------------ when it fails
 
 
