@@ -450,6 +450,7 @@ def resubmit(
     """
     require_dead_lettered(job)
     document = strict_json.parse(payloads_of.load(job.input, payloads=submitter.payloads))
+    oldest_ms = job.not_older_than_epoch_ms
     body = {
         "model": job.model,
         "input": corrected,
@@ -460,7 +461,10 @@ def resubmit(
         "cache": {
             "mode": job.cache_mode,
             "no_store": job.no_store,
-            **({} if job.cache_ttl_s is None else {"ttl_s": job.cache_ttl_s}),
+            "ttl_s": job.cache_ttl_s,
+            "max_age_s": (
+                None if oldest_ms is None else (job.created_at_epoch_ms - oldest_ms) // 1000
+            ),
         },
         **({"callback_url": job.callback_urls[0]} if job.callback_urls else {}),
         **{name: value for name, value in told if value is not None},

@@ -431,6 +431,57 @@ def test_invalidate_on_aws_says_that_nobody_checked_the_name(on_aws: Desk) -> No
     assert shown["subject"] == "model:zzz"
 
 
+# ------------------------------------------------------------------------------------ Valkey
+
+
+@pytest.fixture
+def with_valkey(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> Desk:
+    """The same world, as a stack whose entries are in Valkey."""
+    made = replace(desk, outputs={**desk.outputs, "CacheBackend": "valkey"})
+    at_desk(monkeypatch, made)
+    return made
+
+
+@pytest.mark.parametrize("as_json", [(), ("--json",)], ids=["text", "json"])
+@pytest.mark.parametrize(
+    "arguments",
+    [("show", KEY), ("show", f"hit_{KEY}"), ("show", JOB_ID), ("invalidate", "--key", KEY)],
+    ids=" ".join,
+)
+def test_entry_in_a_valkey_that_the_command_cannot_reach_is_refused_plainly(
+    with_valkey: Desk, arguments: tuple[str, ...], as_json: tuple[str, ...]
+) -> None:
+    with_valkey.put(entry())
+
+    result = run("cache", *arguments, *as_json)
+
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert result.stderr.startswith("Error: the entries are in Valkey")
+    assert result.stderr.count("\n") == 1
+    assert (with_valkey.world.audit, with_valkey.world.tombstones) == ([], {})
+    assert list(with_valkey.world.entries) == [KEY]
+
+
+@pytest.mark.parametrize(("option", "name"), [("model", "demo-chat"), ("tenant", "globex")])
+def test_epochs_of_a_stack_with_valkey_are_raised_all_the_same(
+    with_valkey: Desk, option: str, name: str
+) -> None:
+    told("cache", "invalidate", f"--{option}", name)
+
+    assert with_valkey.world.epochs == {f"{option}:{name}": NOW_MS}
+    assert with_valkey.done == [("cache.invalidate", f"{option}:{name}")]
+
+
+def test_entry_of_a_stack_that_says_dynamodb_is_shown(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_desk(monkeypatch, replace(desk, outputs={**desk.outputs, "CacheBackend": "dynamodb"}))
+    desk.put(entry())
+
+    assert told("cache", "show", KEY)["state"] == "entry"
+
+
 # ------------------------------------------------------------------------------------ who
 
 

@@ -960,6 +960,29 @@ def test_resubmit_makes_a_corrected_job_and_discards_the_old(desk: Desk) -> None
     assert desk.count() == 0
 
 
+@pytest.mark.parametrize("mode", ["use", "refresh", "bypass"])
+@pytest.mark.parametrize("no_store", [False, True])
+@pytest.mark.parametrize(("ttl_s", "max_age_s"), [(None, None), (60, 0), (60, 300)])
+def test_resubmit_keeps_what_the_partner_wanted_of_the_cache(
+    desk: Desk, mode: str, ttl_s: int | None, max_age_s: int | None, *, no_store: bool
+) -> None:
+    wishes = {"cache_mode": mode, "no_store": no_store, "cache_ttl_s": ttl_s}
+    ages_ms = None if max_age_s is None else max_age_s * 1000
+    old = desk.put(
+        with_work(
+            dead(not_older_than_epoch_ms=None if ages_ms is None else NOW_MS - ages_ms, **wishes)
+        )
+    )
+
+    made = dlq.resubmit(desk.operator, desk.submitter, old, corrected="right")
+
+    new = desk.world.jobs["acme", made.job_id]
+    assert {name: getattr(new, name) for name in wishes} == wishes
+    oldest_ms = None if ages_ms is None else new.created_at_epoch_ms - ages_ms
+    assert new.not_older_than_epoch_ms == oldest_ms
+    assert new.created_at_epoch_ms > old.created_at_epoch_ms
+
+
 def test_resubmit_tells_the_same_callbacks(desk: Desk) -> None:
     urls = ("https://a.example/hook", "https://b.example/hook")
     old = desk.put(with_work(dead(callback_urls=urls)))
