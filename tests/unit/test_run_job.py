@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from sluiceway.domain.errors import VendorError
+from sluiceway.domain.errors import StoreBusyError, VendorError
 from sluiceway.domain.job import Job, JobStatus
 from sluiceway.domain.lease import CLOCK_SKEW_MS
 from sluiceway.domain.payload import Payload, compress
@@ -1035,6 +1035,57 @@ def test_run_gets_a_big_input_from_the_payloads() -> None:
 
 
 # ------------------------------------------------------------------ results
+
+
+class UnreadablePayloads(InMemoryPayloads):
+    """Can't be read so often, and then again."""
+
+    failures = 1
+
+    def get(self, name: str) -> bytes:
+        if self.failures:
+            self.failures -= 1
+            raise StoreBusyError("The payload store failed.", retry_after_s=1)
+        return super().get(name)
+
+
+@pytest.mark.parametrize("model", ["demo-chat", "demo-careful"])
+def test_run_tries_again_when_the_input_can_not_be_read_and_calls_nobody(model: str) -> None:
+    bench = Bench()
+    bench.put(a_job(model=model, input=Payload(ref="inputs/acme/1")))
+    bench.world.payloads["inputs/acme/1"] = compress(b'{"input":"big","options":{}}')
+    bench.payloads = UnreadablePayloads(bench.world)
+
+    decision = bench.deliver()
+    waiting, calls = bench.job, bench.vendors.total
+    bench.clock.set(waiting.not_before_epoch_ms or 0)
+    bench.deliver(receives=2)
+
+    assert isinstance(decision, GiveBack)
+    assert waiting.error is not None
+    assert (waiting.status, waiting.error.code, waiting.error.retryable) == (
+        *(JobStatus.RETRYING, "vendor_unavailable"),
+        True,
+    )
+    assert (waiting.called_at_epoch_ms, calls) == (None, 0)
+    assert (bench.job.status, bench.vendors.total) == (JobStatus.COMPLETED, 1)
+
+
+@pytest.mark.parametrize("stored", [None, b"damaged"], ids=["gone", "damaged"])
+def test_run_fails_a_job_whose_input_is_lost_and_calls_nobody(stored: bytes | None) -> None:
+    bench = Bench()
+    bench.put(a_job(input=Payload(ref="inputs/acme/1")))
+    if stored is not None:
+        bench.world.payloads["inputs/acme/1"] = stored
+
+    assert bench.deliver() == GiveBack(0.0)
+
+    assert bench.job.error is not None
+    assert (bench.job.status, bench.job.error.code, bench.job.error.retryable) == (
+        *(JobStatus.FAILED, "vendor_rejected"),
+        False,
+    )
+    assert (bench.vendors.total, bench.world.claims) == (0, {})
 
 
 @pytest.mark.parametrize("size", [130_000, 140_000, 1_700_000], ids=["390 KB", "420 KB", "5 MB"])
