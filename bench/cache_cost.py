@@ -369,6 +369,7 @@ class Handlers:
                 catalogue=CATALOGUE,
                 jobs=self.shelf.jobs,
                 cache=self.shelf.cache,
+                state=shared,
                 payloads=payloads,
                 vendors=vendors,
                 clock=clock,

@@ -165,6 +165,7 @@ class Stage:
                 catalogue=CATALOGUE,
                 jobs=self.jobs,
                 cache=self.cache,
+                state=self.state,
                 payloads=self.payloads,
                 vendors=self.vendors,
                 clock=self.clock,

@@ -498,6 +498,7 @@ class Stage:
             catalogue=CATALOGUE,
             jobs=cast("JobStore", self._port(self.stores.jobs, "jobs")),
             cache=cast("ResultCache", self._port(self.stores.cache, "cache")),
+            state=cast("StateStore", self._port(self.stores.state, "state")),
             payloads=cast("PayloadStore", self._port(self.stores.payloads, "payloads")),
             vendors=self._port(self.vendor, "vendors"),
             clock=self.clock,

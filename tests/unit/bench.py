@@ -21,6 +21,7 @@ from tests.fakes.in_memory import (
     InMemoryCache,
     InMemoryJobs,
     InMemoryPayloads,
+    InMemoryState,
     LeaseRow,
     RecordingTelemetry,
     World,
@@ -30,6 +31,7 @@ from tests.unit.samples import CACHE_KEY, CATALOGUE, DAY_MS, JOB_ID, a_job, an_e
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from sluiceway.domain.catalogue import Catalogue
     from sluiceway.domain.freshness import CacheEntry
     from sluiceway.domain.job import Job
 
@@ -55,6 +57,7 @@ class Bench:
     vendors: FakeVendors = field(default_factory=FakeVendors)
     telemetry: RecordingTelemetry = field(default_factory=RecordingTelemetry)
     lease_ms: int = LEASE_MS
+    catalogue: Catalogue = CATALOGUE
     function_ms: int = FUNCTION_MS
     rand: float = 0.5
 
@@ -104,9 +107,10 @@ class Bench:
                 function_ends_ms=self.clock.now_ms() + self.function_ms,
             ),
             Worker(
-                catalogue=CATALOGUE,
+                catalogue=self.catalogue,
                 jobs=self.jobs,
                 cache=self.cache,
+                state=InMemoryState(self.world),
                 payloads=self.payloads,
                 vendors=self.vendors,
                 clock=self.clock,

@@ -200,6 +200,7 @@ class Desk:
             catalogue=CATALOGUE,
             jobs=self.jobs,
             cache=self.submitter.cache,
+            state=InMemoryState(self.world),
             payloads=self.submitter.payloads,
             vendors=vendors or FakeVendors(),
             clock=self.clock,

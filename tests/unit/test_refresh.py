@@ -158,7 +158,7 @@ def test_big_input_of_a_refresh_names_no_tenant() -> None:
 
     job = house.refresh(input=text)
 
-    assert job.input.ref == f"inputs/refresh/{first.cache_key}"
+    assert job.input.ref == f"inputs/refresh/{job.job_id}"
 
 
 # ------------------------------------------------------------------ how many

@@ -15,7 +15,7 @@ from sluiceway.usecases.run_job import FINISH_RESERVE_MS, Acknowledge, GiveBack
 from tests.fakes.in_memory import NOW_MS, InMemoryPayloads, LeaseRow, World
 from tests.unit.bench import ANSWER, LEASE_MS, Bench, incompressible
 from tests.unit.gateway import Gateway
-from tests.unit.samples import CACHE_KEY, DAY_MS, JOB_ID, a_job
+from tests.unit.samples import CACHE_KEY, CATALOGUE, DAY_MS, JOB_ID, a_job
 
 if TYPE_CHECKING:
     from sluiceway.domain.freshness import CacheEntry
@@ -45,7 +45,7 @@ def with_job(**members: Any) -> Bench:
 def test_entry_completes_a_job_until_its_soft_expiry(
     bench: Bench, left_ms: int, *, held: bool, taken: bool
 ) -> None:
-    bench.put_entry(soft_expires_at_epoch_ms=NOW_MS + left_ms)
+    bench.put_entry(stored_at_epoch_ms=NOW_MS - 1, soft_expires_at_epoch_ms=NOW_MS + left_ms)
     if held:
         bench.hold_lease()
 
@@ -57,11 +57,40 @@ def test_entry_completes_a_job_until_its_soft_expiry(
 
 def test_degraded_mode_completes_no_job_with_a_stale_entry(bench: Bench) -> None:
     bench.world.degraded_since_epoch_ms = NOW_MS
-    bench.put_entry(soft_expires_at_epoch_ms=NOW_MS)
+    bench.put_entry(stored_at_epoch_ms=NOW_MS - 1, soft_expires_at_epoch_ms=NOW_MS)
 
     bench.deliver()
 
     assert bench.job.result_source == "vendor"
+
+
+@pytest.mark.parametrize(("hard_ms", "taken"), [(1, True), (0, False)])
+def test_entry_that_was_stored_while_the_job_waited_completes_it_until_its_hard_expiry(
+    bench: Bench, hard_ms: int, *, taken: bool
+) -> None:
+    # The soft TTL is shorter than the wait for the lease.
+    bench.clock.advance(s=60)
+    bench.put_entry(
+        stored_at_epoch_ms=NOW_MS,
+        soft_expires_at_epoch_ms=NOW_MS + 2_000,
+        hard_expires_at_epoch_ms=NOW_MS + 60_000 + hard_ms,
+    )
+
+    bench.deliver()
+
+    assert (bench.job.result_source == "cache") is taken
+
+
+@pytest.mark.parametrize("subject", ["model:demo-chat", "tenant:acme", "tenant:globex"])
+def test_entry_that_was_invalidated_while_the_job_waited_does_not_complete_it(
+    bench: Bench, subject: str
+) -> None:
+    entry = bench.put_entry()
+    bench.world.epochs[subject] = entry.asked_at_epoch_ms
+
+    bench.deliver()
+
+    assert (bench.job.result_source == "cache") is (subject == "tenant:globex")
 
 
 @pytest.mark.parametrize("held", [False, True], ids=["with the lease", "behind another's lease"])
@@ -472,3 +501,26 @@ def test_refresh_whose_result_fits_nowhere_cools_down() -> None:
     entry = bench.world.entries[refresh.cache_key]
     assert entry.refresh_error == "result_too_large"
     assert bench.vendors.total == 2
+
+
+# ------------------------------------------------------------------ the catalogue moved on
+
+
+@pytest.mark.parametrize(
+    "present",
+    [{"scope": "none"}, {"scope": "shared"}, {"only_deterministic": True}],
+    ids=["none", "shared", "deterministic"],
+)
+def test_answer_is_not_stored_under_a_scope_that_the_catalogue_has_no_longer(
+    present: dict[str, Any],
+) -> None:
+    model = CATALOGUE.models["demo-chat"]
+    cache = model.cache.model_copy(update=present)
+    models = {**CATALOGUE.models, "demo-chat": model.model_copy(update={"cache": cache})}
+    bench = Bench(catalogue=CATALOGUE.model_copy(update={"models": models}))
+    bench.put(a_job())
+
+    bench.deliver()
+
+    assert bench.job.result_source == "vendor"
+    assert bench.world.entries == {}

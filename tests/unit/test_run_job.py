@@ -302,7 +302,7 @@ def test_run_from_the_cache_bills_nothing_and_shows_what_was_saved(bench: Bench)
 
 
 def test_run_ignores_an_entry_past_its_expiry_though_it_is_still_there(bench: Bench) -> None:
-    bench.put_entry(soft_expires_at_epoch_ms=NOW_MS - 1_000)
+    bench.put_entry(stored_at_epoch_ms=NOW_MS - 5_000, soft_expires_at_epoch_ms=NOW_MS - 1_000)
 
     bench.deliver()
 

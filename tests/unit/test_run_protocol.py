@@ -479,7 +479,9 @@ def test_fresh_entry_wins_over_an_unknown_outcome(careful: Bench) -> None:
 
 def test_stale_entry_does_not_win_over_an_unknown_outcome(careful: Bench) -> None:
     crash_in_the_call(careful)
-    careful.put_entry(soft_expires_at_epoch_ms=careful.clock.now_ms())
+    careful.put_entry(
+        stored_at_epoch_ms=NOW_MS - 1, soft_expires_at_epoch_ms=careful.clock.now_ms()
+    )
 
     careful.deliver(receives=2)
 
@@ -508,7 +510,10 @@ def test_outcome_stays_unknown_until_it_is_known_whatever_starts_in_between(
     # A: calls, dies ── B: starts, for there is an entry; dies before it completes the job.
     # C: the entry has expired: C may not call, for nobody knows yet what became of A's call.
     crash_in_the_call(careful)
-    careful.put_entry(soft_expires_at_epoch_ms=careful.clock.now_ms() + 1_000)
+    careful.put_entry(
+        stored_at_epoch_ms=NOW_MS - 1,
+        soft_expires_at_epoch_ms=careful.clock.now_ms() + 1_000,
+    )
     careful.jobs = DyingJobs(careful.world, clock=careful.clock)
     with pytest.raises(SystemExit):
         careful.deliver(receives=2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -726,3 +727,31 @@ def test_hit_keeps_value_and_type(gateway: Gateway, value: Any) -> None:
     primed(gateway, result=packed({"text": "", "content": [value]}))
 
     assert repr(json.loads(gateway.hit().result)["content"]) == repr([value])
+
+
+# ------------------------------------------------------------------ forced refreshes meet
+
+
+def test_forced_refresh_joins_one_that_has_not_begun() -> None:
+    gateway = Gateway()
+    first = gateway.accept(cache={"mode": "refresh"})
+
+    again = gateway.submit(cache={"mode": "refresh"})
+
+    assert isinstance(again, Accepted)
+    assert (again.job.job_id, again.deduplicated) == (first.job_id, True)
+
+
+def test_forced_refresh_joins_none_whose_call_has_begun_and_is_joined_itself() -> None:
+    gateway = Gateway()
+    begun = gateway.accept(cache={"mode": "refresh"})
+    gateway.world.jobs["acme", begun.job_id] = replace(begun, attempts=1, attempts_total=1)
+
+    second = gateway.submit(cache={"mode": "refresh"})
+    third = gateway.submit(cache={"mode": "refresh"})
+
+    assert isinstance(second, Accepted)
+    assert isinstance(third, Accepted)
+    assert second.job.job_id != begun.job_id
+    assert (second.deduplicated, third.deduplicated) == (False, True)
+    assert third.job.job_id == second.job.job_id

@@ -230,6 +230,7 @@ def api_deps() -> ApiDeps:
 @cache
 def run_deps() -> RunDeps:
     """For functions/run_job."""
+    from sluiceway.adapters.dynamodb_state import DynamoDBState  # noqa: PLC0415
     from sluiceway.adapters.http_vendors import HttpVendors  # noqa: PLC0415
     from sluiceway.adapters.secrets_manager import SecretsManagerKeys  # noqa: PLC0415
     from sluiceway.usecases.run_job import Worker  # noqa: PLC0415
@@ -237,7 +238,8 @@ def run_deps() -> RunDeps:
     settings = Settings.from_environment(*_STORES, *_LANES, "lease_s")
     telemetry = PowertoolsTelemetry()
     clock = SystemClock()
-    jobs, results, payloads = _stores(settings, _table(), telemetry)
+    table = _table()
+    jobs, results, payloads = _stores(settings, table, telemetry)
     secret_client: Callable[[], Any] = cache(
         lambda: boto3.client("secretsmanager", config=_STORE_CONFIG)
     )
@@ -245,6 +247,7 @@ def run_deps() -> RunDeps:
         catalogue=_catalogue(telemetry),
         jobs=jobs,
         cache=results,
+        state=DynamoDBState(table, settings.coordination_table, clock=clock),
         payloads=payloads,
         vendors=HttpVendors(api_key=SecretsManagerKeys(secret_client, clock), clock=clock),
         clock=clock,

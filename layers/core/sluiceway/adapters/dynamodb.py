@@ -175,6 +175,10 @@ class Refusal:
     old: dict[str, Any] | None
 
 
+class FullRowError(StoreBusyError):
+    """The item would be over DynamoDB's 400 KB; nobody but an operator can help."""
+
+
 class Table:
     """A client with the patience that contended items need."""
 
@@ -261,6 +265,8 @@ class Table:
         if not isinstance(error, ClientError):
             return None
         if error.response["Error"]["Code"] != f"{_REFUSED}Exception":
+            if "size" in str(error).lower() and "exceed" in str(error).lower():
+                raise FullRowError("The row is full.", retry_after_s=60) from error
             raise error
         return _refusal(error.response)
 

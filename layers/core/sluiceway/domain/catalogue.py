@@ -4,6 +4,7 @@ Durations are seconds, sizes bytes, prices units of the operator's currency per 
 """
 
 import tomllib
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -149,6 +150,18 @@ class Catalogue(_Strict):
     def tenant(self, name: str) -> Tenant:
         """The tenant's own limits, else those of `tenants.default`."""
         return self.tenants.get(name) or self.tenants.get("default") or Tenant()
+
+
+def scope_of(model: Model, options: Mapping[str, object], *, allow_shared: bool) -> str:
+    """The cache scope of a request with these options.
+
+    `shared` only when model and partner both allow it; `none` for an answer left to chance.
+    """
+    if model.cache.only_deterministic and options.get("temperature") != 0:
+        return "none"
+    if model.cache.scope == "shared" and not allow_shared:
+        return "tenant"
+    return model.cache.scope
 
 
 def parse(text: str) -> Catalogue:

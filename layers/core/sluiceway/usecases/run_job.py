@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from sluiceway.domain import backoff, strict_json
 from sluiceway.domain import job as transitions
-from sluiceway.domain.catalogue import FINISH_MARGIN_S, Catalogue, Model, Vendor
+from sluiceway.domain.catalogue import FINISH_MARGIN_S, Catalogue, Model, Vendor, scope_of
 from sluiceway.domain.errors import (
     CallAbortedError,
     ModelNotFoundError,
@@ -40,6 +40,7 @@ from sluiceway.ports import (
     Moved,
     PayloadStore,
     ResultCache,
+    StateStore,
     Telemetry,
     VendorAnswer,
     VendorCall,
@@ -92,6 +93,7 @@ class Worker:
     catalogue: Catalogue
     jobs: JobStore
     cache: ResultCache
+    state: StateStore
     payloads: PayloadStore
     vendors: VendorClient
     clock: Clock
@@ -348,7 +350,9 @@ def _complete(
         vendor_request_id=answer.vendor_request_id,
         upstream_latency_ms=answer.latency_ms,
     )
-    entry = _entry(new, answer, model, worker) if _storable(job, answer, model) else None
+    entry = None
+    if _storable(job, answer, model, worker):
+        entry = _entry(new, answer, model, worker)
     written = _write(job, new, worker, lease=lease, entry=entry)
     if not isinstance(written, Applied):
         return _lost(job, lease, delivery, worker)
@@ -380,13 +384,22 @@ def _keep(document: bytes, job: Job, lease: Lease, worker: Worker) -> Payload | 
     return Payload(inline=packed) if fits else None
 
 
-def _storable(job: Job, answer: VendorAnswer, model: Model) -> bool:
-    """Whether others may have this answer, too.
+def _storable(job: Job, answer: VendorAnswer, model: Model, worker: Worker) -> bool:
+    """Whether others may have this answer, too, as the catalogue is now.
 
-    The key names the version that was submitted; another one's answer must not be found by it.
+    The key names the version and the scope that were submitted; an answer that another catalogue
+    allowed must not be found by it.
     """
     wanted = job.cache_scope != "none" and job.cache_mode != "bypass" and not job.no_store
-    return wanted and answer.cacheable and job.model_version == model.version
+    if not (wanted and answer.cacheable and job.model_version == model.version):
+        return False
+    tenant = worker.catalogue.tenant(job.entry_tenant)
+    try:
+        body = payloads_of.load(job.input, payloads=worker.payloads)
+    except (KeyError, ValueError, StoreBusyError):
+        return False
+    options = strict_json.parse(body)["options"]
+    return job.cache_scope == scope_of(model, options, allow_shared=tenant.allow_shared_cache)
 
 
 def _entry(job: Job, answer: VendorAnswer, model: Model, worker: Worker) -> CacheEntry:
@@ -579,14 +592,24 @@ def _bounce(job: Job, delivery: Delivery, worker: Worker) -> Decision:
 
 
 def _fresh_entry(job: Job, worker: Worker) -> CacheEntry | None:
+    """The entry that completes the job, as its submit would be answered now.
+
+    What was stored while the job waited is young enough for it, whatever the soft TTL says.
+    """
     if job.cache_scope == "none" or job.cache_mode == "bypass":
         return None
     entry = worker.cache.read(job.cache_key)
-    if entry is None or entry.freshness(worker.clock.now_ms()) is not Freshness.FRESH:
+    if entry is None:
         return None
+    freshness = entry.freshness(worker.clock.now_ms())
+    stored_since = entry.stored_at_epoch_ms >= job.created_at_epoch_ms
+    if freshness is not Freshness.FRESH and not (freshness is Freshness.STALE and stored_since):
+        return None
+    known = worker.state.read()
+    epoch = max(known.epoch(f"model:{job.model}"), known.epoch(f"tenant:{job.entry_tenant}"))
     young = entry.answers(
         not_older_than_ms=job.not_older_than_epoch_ms or 0,
-        asked_after_ms=job.asked_after_epoch_ms or 0,
+        asked_after_ms=max(job.asked_after_epoch_ms or 0, epoch),
     )
     return entry if young else None
 

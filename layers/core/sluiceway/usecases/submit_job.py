@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from sluiceway.domain import ids, strict_json
-from sluiceway.domain.catalogue import Catalogue, Model
+from sluiceway.domain.catalogue import Catalogue, Model, scope_of
 from sluiceway.domain.counters import shard_caps
 from sluiceway.domain.errors import (
     CacheMissError,
@@ -200,7 +200,7 @@ def _queue_refresh(
             ttl_epoch_s=now_ms // 1000 + REFRESH_DEADLINE_S + ROW_OUTLIVES_DEADLINE_S,
         )
     )
-    name = f"inputs/refresh/{job.cache_key}"
+    name = f"inputs/refresh/{job.job_id}"
     try:
         kept = _with_input(refresh, request, name, submitter.payloads)
         if not submitter.jobs.queue_refresh(kept, entry):
@@ -231,7 +231,7 @@ def _work(
         options=request.options,
         locale=request.locale,
         safety_profile=request.safety_profile,
-        cache_scope=_scope(request, model, allow_shared=tenant.allow_shared_cache),
+        cache_scope=scope_of(model, request.options, allow_shared=tenant.allow_shared_cache),
         window=now_ms // 1000 // model.key_window_s if model.key_window_s else None,
         model_epoch=known.epoch(f"model:{request.model}"),
         tenant_epoch=known.epoch(f"tenant:{caller.tenant}"),
@@ -314,15 +314,25 @@ def _claim(job: Job, caps: list[int], bypasses_per_day: int, submitter: Submitte
             queue.send(outcome.job)
             return Accepted(outcome.job, deduplicated=False)
         holder = jobs.get(job.tenant, outcome.job_id)
-        if holder is not None and holder.open and (told := _tell_too(holder, job, jobs=jobs)):
+        joined = holder if holder is not None and _joinable(holder, job) else None
+        if joined is not None and (told := _tell_too(joined, job, jobs=jobs)):
             told = _hurry(told, job.lane, jobs=jobs, queue=queue, clock=submitter.clock)
             return Accepted(told, deduplicated=True)
-        # The holder ended and its claim stayed, or ended in between: the claim counts as ended.
+        # The holder ended and its claim stayed, or ended in between, or is no answer to this
+        # request: the claim counts as ended.
         replacing = outcome.job_id
     raise StoreBusyError("The job's claim kept changing hands.", retry_after_s=1)
 
 
 _DAY_S = 24 * 3600
+
+
+def _joinable(holder: Job, job: Job) -> bool:
+    """Whether the open job answers this request, too.
+
+    A forced refresh wants what is true now, and a call that has begun may not know it.
+    """
+    return holder.open and not (job.cache_mode == "refresh" and holder.attempts_total > 0)
 
 
 def _tell_too(holder: Job, job: Job, *, jobs: JobStore) -> Job | None:
@@ -351,12 +361,3 @@ def _hurry(holder: Job, lane: str, *, jobs: JobStore, queue: JobQueue, clock: Cl
         if clock.now_ms() - decided_ms <= SEND_STARTS_WITHIN_MS:  # else the sweeper sends it
             queue.send(holder)
     return holder
-
-
-def _scope(request: SubmitRequest, model: Model, *, allow_shared: bool) -> str:
-    """`shared` only when model and partner both allow it; `none` for an answer left to chance."""
-    if model.cache.only_deterministic and request.options.get("temperature") != 0:
-        return "none"
-    if model.cache.scope == "shared" and not allow_shared:
-        return "tenant"
-    return model.cache.scope
