@@ -199,6 +199,8 @@ class InMemoryJobs:
                 return False
             if not current.may_be_refreshed(job.created_at_epoch_ms):
                 return False
+            if world.counters_busy:
+                raise StoreBusyError("The tables are busy.", retry_after_s=1)
             world.jobs[job.tenant, job.job_id] = job
             self._claim(job)
             world.entries[entry.cache_key] = replace(

@@ -52,9 +52,9 @@ class Change:
 
     @property
     def ending(self) -> Ending | None:
-        """The end that the job reached in it."""
+        """The end that the job reached in it; nobody is told of a refresh's."""
         job = self.new
-        if job.open or (self.old is not None and self.old.status is job.status):
+        if job.refresh or job.open or (self.old is not None and self.old.status is job.status):
             return None
         return job.tenant, job.job_id, job.status.value, job.redrives, job.discarded
 
@@ -235,6 +235,8 @@ class Told:
         called = self._check_webhooks({ids[end]: one for end, one in ends.items()})
         for job in jobs:
             assert job.status not in OPEN
+            if job.refresh:
+                continue
             last = job.tenant, job.job_id, job.status.value, job.redrives, job.discarded
             assert last in ends, f"nobody was told how it ended: {last}"
             missing = promised.get((job.tenant, job.job_id), set()) - called[ids[last]]

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import boto3
 from sluiceway.adapters.dynamodb import Table, from_item
+from sluiceway.adapters.dynamodb_cache import _entry_of
 from sluiceway.adapters.dynamodb_due_jobs import DynamoDBDueJobs
 from sluiceway.adapters.dynamodb_jobs import _job_of
+from sluiceway.adapters.dynamodb_state import COPY_LIVES_MS
 
 from tests.contract.harness import DynamoDBRows, make_tables, store_on, template_resources
-from tests.fakes.in_memory import Claim, InMemoryPayloads, InMemoryState, LeaseRow, World
+from tests.fakes.in_memory import Claim, InMemoryPayloads, LeaseRow, World
 from tests.protocol.events import Change
 from tests.protocol.stage import Stores
 
@@ -21,6 +23,10 @@ if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
 
     from tests.fakes.in_memory import FakeClock
+
+
+STATE_LAGS_MS = COPY_LIVES_MS + 10_000
+"""The clock that tells how old the copy is may fall back meanwhile."""
 
 
 def on_moto(clock: FakeClock) -> Stores:
@@ -44,9 +50,18 @@ def on_moto(clock: FakeClock) -> Stores:
                 world.leases[name] = LeaseRow(
                     row["job_id"], row.get("token"), row["fence"], row["ends_at_epoch_ms"]
                 )
-            else:
+            elif kind == "state":
+                world.epochs = {one: value for one, value in row.items() if ":" in one}
+                world.degraded_since_epoch_ms = row.get("degraded_since_epoch_ms")
+            elif kind == "tenant":
                 tenant, _, shard = name.partition("#")
                 world.in_flight[tenant, int(shard)] = row["in_flight"]
+        for row in rows.all(tables.names.cache):
+            entry = _entry_of(row)
+            if entry is not None:
+                world.entries[entry.cache_key] = entry
+            else:
+                world.tombstones[row["cache_key"]] = row["invalidated_at_epoch_ms"]
         return world
 
     due_jobs = DynamoDBDueJobs(Table(client), tables.names.jobs)
@@ -55,10 +70,11 @@ def on_moto(clock: FakeClock) -> Stores:
         jobs=store.jobs,
         due_jobs=due_jobs,
         cache=store.cache,
-        state=InMemoryState(World()),
+        state=store.state,
         payloads=InMemoryPayloads(World()),
         look=look,
         changes=stream.read,
+        state_lags_ms=STATE_LAGS_MS,
     )
 
 

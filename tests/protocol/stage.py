@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, cast
 from sluiceway.adapters.dynamodb_stream import event_of
 from sluiceway.domain import catalogue
 from sluiceway.domain.errors import (
+    BusyError,
+    CacheMissError,
     CallAbortedError,
     NotCancellableError,
     NotPublishedError,
@@ -26,6 +28,8 @@ from sluiceway.domain.errors import (
     StoreBusyError,
     VendorError,
 )
+from sluiceway.domain.freshness import Freshness, cool_down_ms
+from sluiceway.domain.ids import REFRESH_PREFIX
 from sluiceway.domain.job import (
     CLAIM_OUTLIVES_DEADLINE_MS,
     LANES,
@@ -33,11 +37,12 @@ from sluiceway.domain.job import (
     Job,
     JobStatus,
 )
-from sluiceway.domain.request import SubmitRequest
+from sluiceway.domain.request import CacheRequest, SubmitRequest
 from sluiceway.ports import VendorAnswer, VendorCall
 from sluiceway.usecases import payloads as payloads_of
 from sluiceway.usecases.authorize import Caller
 from sluiceway.usecases.cancel_job import cancel_job
+from sluiceway.usecases.invalidate_cache import Invalidation, Invalidator, invalidate_cache
 from sluiceway.usecases.publish_events import publish_events
 from sluiceway.usecases.run_job import Acknowledge, Delivery, Worker, run_job
 from sluiceway.usecases.submit_job import Accepted, Hit, Origin, Submitter, submit_job
@@ -48,6 +53,7 @@ from sluiceway_cli.dead_letters import DeadLetters
 from tests.fakes.in_memory import (
     NOW_MS,
     FakeClock,
+    InMemoryAudit,
     InMemoryCache,
     InMemoryDueJobs,
     InMemoryJobs,
@@ -62,6 +68,7 @@ from tests.protocol.events import Rows, Stream, Told
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from sluiceway.domain.freshness import CacheEntry
     from sluiceway.ports import DueJobs, JobQueue, JobStore, PayloadStore, ResultCache, StateStore
 
     from tests.protocol.events import Change
@@ -76,6 +83,12 @@ API_MS = 29_000
 SWEEP_MS = 55_000
 PUBLISH_MS = 60_000
 OPERATOR_MS = 600_000
+REFRESH_MARGIN_MS = FUNCTION_MS + 30_000 + 4 * SWEEP_EVERY_MS
+"""A worker that begins just before the deadline may die, and so may sweeps."""
+
+STRAY_AFTER = 4
+"""Crashes in a row that bring the message of an open job to the dead-letter queue."""
+
 CALLBACK = "https://partner.invalid/jobs"
 TOO_BIG_FOR_A_ROW = "".join(random.Random(1).choices("abcdefghijklmnop0123456789", k=12_000))  # noqa: S311
 
@@ -98,6 +111,18 @@ CATALOGUE = catalogue.parse(
     vendor_model = "sim-1"
     version = "1"
     cache = { scope = "shared" }
+
+    [models.brief]
+    vendor = "simulator"
+    vendor_model = "sim-1"
+    version = "1"
+    cache = { soft_ttl_s = 600, hard_ttl_s = 900, jitter = 0.0 }
+
+    [models.common]
+    vendor = "simulator"
+    vendor_model = "sim-1"
+    version = "1"
+    cache = { scope = "shared", soft_ttl_s = 3000, hard_ttl_s = 9000, jitter = 0.0 }
 
     [models.uncached]
     vendor = "simulator"
@@ -184,6 +209,15 @@ class Breaker:
                 self._end(name)
         return result
 
+    @contextmanager
+    def unnumbered(self) -> Iterator[None]:
+        """No call in here has a number, so that none of them crashes."""
+        before, self.counted = self.counted, frozenset()
+        try:
+            yield
+        finally:
+            self.counted = before
+
     def _end(self, name: str) -> NoReturn:
         self.ended = True
         raise Crash(name)
@@ -229,6 +263,8 @@ class Message:
     enqueued_at_ms: int
     visible_at_ms: int
     receives: int = 0
+    unanswered: int = 0
+    """The last so many receives ended without a word."""
 
 
 class Lanes:
@@ -294,10 +330,13 @@ class Lanes:
 class Simulator:
     """Says what it was told to say, and counts who asked (port VendorClient)."""
 
-    def __init__(self, work: Callable[[], None]) -> None:
+    def __init__(self, work: Callable[[], None], tick: Callable[[], int]) -> None:
         self._work = work
+        self._tick = tick
         self.calls: Counter[str] = Counter()
         """By job id."""
+        self.asked: list[tuple[str, int]] = []
+        """Job id and moment of each call; an answer names its call."""
         self.script: list[str] = []
         """Of OUTCOMES, one for each call; then `default`."""
         self.default = "ok"
@@ -306,6 +345,8 @@ class Simulator:
 
     def call(self, call: VendorCall) -> VendorAnswer:
         self.calls[call.idempotency_key] += 1
+        self.asked.append((call.idempotency_key, self._tick()))
+        number = len(self.asked)
         self._work()
         if self.meanwhile:
             self.meanwhile.pop(0)()
@@ -321,8 +362,14 @@ class Simulator:
             input_tokens=10,
             output_tokens=20,
             latency_ms=1000,
-            vendor_request_id=f"call-{self.calls.total()}",
+            vendor_request_id=f"call-{number}",
         )
+
+
+def call_of(vendor_request_id: str | None) -> int:
+    """The place of this answer's call in `Simulator.asked`."""
+    assert vendor_request_id is not None
+    return int(vendor_request_id.removeprefix("call-")) - 1
 
 
 def answer_to(text: str) -> str:
@@ -345,6 +392,33 @@ class Stores:
     look: Callable[[], World]
     changes: Callable[[], list[Change]]
     """What the stream of the jobs has, since the last time."""
+    state_lags_ms: int = 0
+    """So long the state may be seen as it was."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """When something took effect."""
+
+    tick: int
+    """Its place in the order of all that happened."""
+    now_ms: int
+    clock_ms: int
+    """By the process's clock."""
+
+
+class Witness:
+    """Cache or state, whose invalidations are remembered as they take effect."""
+
+    def __init__(self, store: Any, remember: Callable[[str], None], prefix: str = "") -> None:
+        self._store = store
+        self._remember = remember
+        self._prefix = prefix
+
+    def invalidate(self, name: str, *, now_ms: int) -> Any:
+        done = self._store.invalidate(name, now_ms=now_ms)
+        self._remember(f"{self._prefix}{name}")
+        return done
 
 
 def in_memory(clock: FakeClock) -> Stores:
@@ -382,7 +456,9 @@ class Stage:
         self.clock = FakeClock()
         self.stores = stores(self.clock)
         self.lanes = Lanes(lambda: self.now_ms)
-        self.vendor = Simulator(lambda: self.advance(1000))
+        self._ticks = 0
+        self.vendor = Simulator(lambda: self.advance(1000), self._tick)
+        self.audit = InMemoryAudit(World())
         self.stream = Stream(self.stores.changes)
         self.told = Told(self.stream)
         self._publishing = False
@@ -395,6 +471,10 @@ class Stage:
         if check_each_call:
             self.breaker.watch = self.check
         self.rand = 0.5
+        self.polls = False
+        """Whether sweeps do, while workers go on."""
+        self.punctual = True
+        """Whether the sweeper comes each minute, so that refreshes end in time."""
         self._serial = itertools.count(1)
         self._sweep_at_ms = NOW_MS + SWEEP_EVERY_MS
         self._seen: dict[JobId, Job] = {}
@@ -408,6 +488,20 @@ class Stage:
         """The addresses of the submits that were answered."""
         self._known: Counter[JobId] = Counter()
         """Attempts whose outcome was written and not final."""
+        self._made: dict[JobId, int] = {}
+        """The moment that each job was first seen."""
+        self._entries: dict[str, CacheEntry] = {}
+        self._stored: dict[int, int] = {}
+        """The moment that the answer of a call was first seen in an entry."""
+        self._invalidated: dict[str, Moment] = {}
+        """The last one of each subject."""
+
+    def _tick(self) -> int:
+        self._ticks += 1
+        return self._ticks
+
+    def _moment(self) -> Moment:
+        return Moment(self._tick(), self.now_ms, self.clock.now_ms())
 
     # ------------------------------------------------------------------ time
 
@@ -434,7 +528,7 @@ class Stage:
                 self.crashed += 1
                 return None
 
-    def submit(
+    def ask(
         self,
         text: str = "one",
         *,
@@ -443,8 +537,10 @@ class Stage:
         deadline_s: int = 86_400,
         lane: Literal["interactive", "batch"] | None = None,
         callback: str | None = CALLBACK,
-    ) -> Job | None:
-        """A partner submits. None: there was a hit, or no answer."""
+        mode: Literal["use", "refresh", "bypass", "only"] = "use",
+        no_store: bool = False,
+    ) -> Hit | Accepted | None:
+        """A partner submits. None: there was no answer, or a refusal."""
 
         def body() -> Hit | Accepted:
             return submit_job(
@@ -454,8 +550,9 @@ class Stage:
                     deadline_s=deadline_s,
                     priority=lane,
                     callback_url=callback,
+                    cache=CacheRequest(mode=mode, no_store=no_store),
                 ),
-                Caller(tenant, frozenset({"submit"}), "key_1"),
+                Caller(tenant, frozenset({"submit", "bypass"}), "key_1"),
                 Origin("request-1", "correlation-1"),
                 Submitter(
                     catalogue=CATALOGUE,
@@ -470,23 +567,82 @@ class Stage:
                 ),
             )
 
+        begun, world = self._moment(), self.stores.look()
+        tombstones = set(world.tombstones)
+        degraded = world.degraded_since_epoch_ms is not None
         try:
             outcome = self._process("submit", API_MS, body)
-        except StoreBusyError:
+        except (BusyError, CacheMissError):
             return None
-        if not isinstance(outcome, Accepted):
-            return None
-        if callback is not None:
-            self._promised[key_of(outcome.job)].add(callback)
-        return outcome.job
+        if isinstance(outcome, Hit):
+            self._check_hit(outcome, begun, mode=mode, degraded=degraded)
+        elif isinstance(outcome, Accepted):
+            self._check_joined(outcome.job, begun, mode=mode, tombstones=tombstones)
+            if callback is not None:
+                self._promised[key_of(outcome.job)].add(callback)
+        return cast("Hit | Accepted | None", outcome)
 
-    def surely_submit(self, text: str = "one", **changes: Any) -> Job:
+    def submit(self, text: str = "one", **how: Any) -> Job | None:
+        """As `ask`. None: there was a hit, or no answer."""
+        outcome = self.ask(text, **how)
+        return outcome.job if isinstance(outcome, Accepted) else None
+
+    def surely_ask(self, text: str = "one", **how: Any) -> Hit | Accepted:
         """A partner submits again until there is an answer."""
         for _ in range(5):
-            job = self.submit(text, **changes)
-            if job is not None:
-                return job
+            outcome = self.ask(text, **how)
+            if outcome is not None:
+                return outcome
         raise AssertionError("no submit was answered")
+
+    def surely_submit(self, text: str = "one", **how: Any) -> Job:
+        """As `surely_ask`, where there is no hit."""
+        outcome = self.surely_ask(text, **how)
+        assert isinstance(outcome, Accepted), f"a hit: {outcome} {self.picture()}"
+        return outcome.job
+
+    def surely_hit(self, text: str = "one", **how: Any) -> Hit:
+        """As `surely_ask`, where there is a hit."""
+        outcome = self.surely_ask(text, **how)
+        assert isinstance(outcome, Hit), f"no hit: {outcome} {self.picture()}"
+        return outcome
+
+    def invalidate(self, what: Invalidation) -> bool:
+        """Somebody invalidates, in a millisecond of its own. False: there was no answer."""
+        self.advance(1)
+
+        def remember(subject: str) -> None:
+            self._invalidated[subject] = self._moment()
+
+        cache = Witness(self.stores.cache, remember, "key:")
+        state = Witness(self.stores.state, remember)
+
+        def body() -> bool:
+            invalidate_cache(
+                what,
+                actor="key:key_1",
+                request_id="request-1",
+                invalidator=Invalidator(
+                    cache=cast("ResultCache", self._port(cache, "cache")),
+                    state=cast("StateStore", self._port(state, "state")),
+                    audit=self._port(self.audit, "audit"),
+                    clock=self.clock,
+                    telemetry=self.telemetry,
+                ),
+            )
+            return True
+
+        try:
+            return bool(self._process("invalidate", API_MS, body))
+        finally:
+            self.advance(1)
+
+    def surely_invalidate(self, what: Invalidation) -> None:
+        """Somebody invalidates again until there is an answer."""
+        for _ in range(5):
+            if self.invalidate(what):
+                return
+        raise AssertionError("no invalidation was answered")
 
     def deliver(self, message: Message) -> None:
         """A worker gets a message. Nothing more is heard of a worker that crashes."""
@@ -518,15 +674,18 @@ class Stage:
             function_ends_ms=self.clock.now_ms() + FUNCTION_MS,
         )
 
-        def body() -> None:
+        def body() -> bool:
             decision = run_job(delivery, worker)
             if isinstance(decision, Acknowledge):
                 lanes.acknowledge(receipt)
             else:
                 lanes.give_back(message.lane, receipt, decision.delay_s)
+            return True
 
+        message.unanswered += 1
         try:
-            self._process("run", FUNCTION_MS, body)
+            if self._process("run", FUNCTION_MS, body):
+                message.unanswered = 0
         except StoreBusyError:
             return  # The handler leaves the message where it is.
         finally:
@@ -543,14 +702,20 @@ class Stage:
             clock=self.clock,
             telemetry=self.telemetry,
             time_left_ms=lambda: end_ms - self.now_ms,
-            pause=lambda s: self.advance(round(s * 1000)),
+            pause=self._poll,
             service=CATALOGUE.service,
         )
         self._sweep_at_ms = self.now_ms + SWEEP_EVERY_MS
         try:
-            self._process("sweep", SWEEP_MS, lambda: sweep_jobs(sweeper))
+            self._process("sweep", SWEEP_MS, lambda: sweep_jobs(sweeper, poll=self.polls))
         except StoreBusyError:
             return  # The next one goes on.
+
+    def _poll(self, seconds: float) -> None:
+        """Until its next pass, workers take what comes meanwhile."""
+        self.advance(round(seconds * 1000))
+        for message in self.visible():
+            self.deliver(message)
 
     def cancel(self, job: JobId) -> bool:
         """A partner cancels. False: there was no answer."""
@@ -593,7 +758,7 @@ class Stage:
     def _owe(self, key: JobId) -> None:
         """A message was moved back: a failed job has another run ahead."""
         job = self.stores.jobs.get(*key)
-        if job is None or job.discarded:
+        if job is None or job.discarded or job.refresh:
             return
         failed = job.status in {JobStatus.FAILED, JobStatus.DEAD_LETTERED}
         if failed and self.now_ms > (job.failed_at_epoch_ms or 0) + 5000:
@@ -766,7 +931,8 @@ class Stage:
             f"redrives {job.redrives} parked {job.parked} unsettled {job.unsettled} "
             f"discarded {job.discarded} "
             f"due {(job.due_at_epoch_ms or 0) - self.now_ms} "
-            f"error {job.error and job.error.code} calls {self.vendor.calls[job.job_id]}"
+            f"error {job.error and job.error.code} calls {self.vendor.calls[job.job_id]} "
+            f"mode {job.cache_mode} refresh {job.refresh}"
             for job in world.jobs.values()
         ]
         return "\n".join(
@@ -775,6 +941,8 @@ class Stage:
                 *rows,
                 f"claims {world.claims}",
                 f"leases {world.leases}",
+                f"entries {list(world.entries.values())}",
+                f"tombstones {world.tombstones} {self._invalidated}",
                 f"in flight {dict(world.in_flight)}",
                 f"lanes {list(self.lanes.messages.values())}",
                 f"dead {list(self.lanes.dead.values())}",
@@ -788,11 +956,18 @@ class Stage:
         for job_id, job in world.jobs.items():
             before = self._seen.get(job_id)
             if before is not job:
+                self._made.setdefault(job_id, self._tick())
                 self._check_move(before, job)
+                if job.refresh:
+                    self._check_refresh(before, job, world)
                 self._seen[job_id] = job
             self._check_calls(job)
         self._check_counters(world)
         self._check_claims(world)
+        self._check_entries(world)
+        for dead in self.lanes.dead.values():
+            stray = dead.job[0].startswith(REFRESH_PREFIX)
+            assert not stray or dead.unanswered >= STRAY_AFTER, f"dead letter: {self.picture()}"
 
     def _check_move(self, before: Job | None, job: Job) -> None:
         key = job.tenant, job.job_id
@@ -859,6 +1034,131 @@ class Stage:
                 assert claim is not None, f"an open job has no claim: {self.picture()}"
                 assert claim.job_id == job.job_id, f"another's claim: {self.picture()}"
 
+    def _check_refresh(self, before: Job | None, job: Job, world: World) -> None:
+        """Nobody's job: it is never given up on, redriven, cancelled or told of."""
+        assert job.status not in {JobStatus.DEAD_LETTERED, JobStatus.CANCELLED}, self.picture()
+        assert (job.redrives, job.discarded) == (0, False), self.picture()
+        assert (job.callback_urls, job.metadata, job.lane) == ((), {}, "batch"), self.picture()
+        if before is not None or not self._sees_all:
+            return
+        now_ms, entry = job.created_at_epoch_ms, self._entries.get(job.cache_key)
+        assert self.breaker.process == "submit", self.picture()
+        assert entry is not None, f"nothing to refresh: {self.picture()}"
+        assert entry.freshness(now_ms) is Freshness.STALE, f"not stale: {self.picture()}"
+        assert entry.may_be_refreshed(now_ms), f"one too many: {self.picture()}"
+        assert not entry.refresh_job_id or not self._claimed(entry, world), self.picture()
+
+    def _claimed(self, entry: CacheEntry, world: World) -> bool:
+        """Whether the last refresh of this entry is open, and its claim lasts."""
+        last = world.jobs[REFRESH_PREFIX + entry.cache_key, entry.refresh_job_id or ""]
+        ends_ms = last.deadline_epoch_ms + CLAIM_OUTLIVES_DEADLINE_MS
+        return last.open and self.clock.now_ms() < ends_ms
+
+    def _check_entries(self, world: World) -> None:
+        by_id = {job.job_id: job for job in world.jobs.values()}
+        for key, entry in world.entries.items():
+            before = self._entries.get(key)
+            if before is not entry and before != entry:
+                self._check_entry(before, entry, by_id)
+            if entry.refresh_until_epoch_ms is not None:
+                job = by_id[entry.refresh_job_id or ""]
+                assert job.refresh, self.picture()
+                assert job.open or job.unsettled, f"the mark is left: {self.picture()}"
+        if self._sees_all and len(self._entries.keys() - world.entries.keys()):
+            assert self.breaker.process == "invalidate", f"an entry is gone: {self.picture()}"
+        self._entries = dict(world.entries)
+
+    def _check_entry(
+        self, before: CacheEntry | None, entry: CacheEntry, by_id: dict[str, Job]
+    ) -> None:
+        call, process = call_of(entry.vendor_request_id), self.breaker.process
+        if before is None or call != call_of(before.vendor_request_id):
+            assert not before or call > call_of(before.vendor_request_id), self.picture()
+            self._stored[call] = self._tick()
+            self._check_stored(entry, by_id[self.vendor.asked[call][0]])
+            assert process == "run" or not self._sees_all, f"by whom? {self.picture()}"
+            return
+        marks = ("until_epoch_ms", "job_id", "after_epoch_ms", "failures", "error")
+        told: dict[str, Any] = {
+            f"refresh_{mark}": getattr(entry, f"refresh_{mark}") for mark in marks
+        }
+        assert replace(before, **told) == entry, f"an entry moved: {before} {entry}"
+        job = by_id[entry.refresh_job_id or ""]
+        if not self._sees_all:
+            return
+        if entry.refresh_until_epoch_ms is not None:
+            assert process == "submit", self.picture()
+            until_ms = job.deadline_epoch_ms
+            expected = replace(before, refresh_until_epoch_ms=until_ms, refresh_job_id=job.job_id)
+        else:
+            assert process in {"run", "sweep"}, self.picture()
+            assert not job.open, self.picture()
+            ended_ms = job.failed_at_epoch_ms or job.completed_at_epoch_ms or 0
+            failures = before.refresh_failures + 1
+            expected = replace(
+                before,
+                refresh_until_epoch_ms=None,
+                refresh_after_epoch_ms=ended_ms + cool_down_ms(failures),
+                refresh_failures=failures,
+                refresh_error=job.error.code if job.error else "not_cacheable",
+            )
+        assert entry == expected, f"marked wrong: {expected} {self.picture()}"
+
+    def _check_stored(self, entry: CacheEntry, writer: Job) -> None:
+        """A new entry is a whole answer that this job may leave, without marks."""
+        assert writer.status is JobStatus.COMPLETED, self.picture()
+        assert writer.result == entry.result, self.picture()
+        assert writer.lease_key == entry.cache_key, f"it stores nothing: {self.picture()}"
+        assert self._valid(entry, writer), f"stored after an invalidation: {self.picture()}"
+        marks = {entry.refresh_until_epoch_ms, entry.refresh_after_epoch_ms, entry.refresh_error}
+        unmarked = marks == {None} and entry.refresh_failures == 0
+        assert unmarked or not self._sees_all, f"marked anew: {self.picture()}"
+
+    def _valid(self, entry: CacheEntry, writer: Job) -> bool:
+        """Asked for after the last invalidation of its key, or so by the clocks of two machines."""
+        gone = self._invalidated.get(f"key:{entry.cache_key}")
+        return (
+            gone is None
+            or self.vendor.asked[call_of(entry.vendor_request_id)][1] > gone.tick
+            or writer.created_at_epoch_ms > gone.clock_ms
+        )
+
+    def _gone(self, subject: str, begun: Moment) -> int:
+        """The moment of an invalidation that everybody had seen when this began; 0: of none."""
+        gone = self._invalidated.get(subject)
+        if gone is None or gone.tick > begun.tick:
+            return 0
+        lag_ms = 0 if subject.startswith("key:") else self.stores.state_lags_ms
+        return gone.tick if gone.now_ms + lag_ms <= begun.now_ms else 0
+
+    def _check_hit(self, hit: Hit, begun: Moment, *, mode: str, degraded: bool) -> None:
+        """What a partner is given from the cache, at the moment of the answer."""
+        world, entry = self.stores.look(), hit.entry
+        assert mode in {"use", "only"}, self.picture()
+        degraded = degraded or world.degraded_since_epoch_ms is not None
+        until_ms = entry.kept_until_epoch_ms if degraded else entry.hard_expires_at_epoch_ms
+        assert begun.clock_ms < until_ms, f"too old: {hit} {self.picture()}"
+        job_id, asked = self.vendor.asked[call_of(entry.vendor_request_id)]
+        writer = next(job for job in world.jobs.values() if job.job_id == job_id)
+        before_it = self._gone(f"key:{entry.cache_key}", begun) < asked
+        assert before_it or self._valid(entry, writer), f"invalid: {hit} {self.picture()}"
+        assert self._gone(f"model:{entry.model}", begun) < asked, f"invalid: {self.picture()}"
+        now = world.entries.get(entry.cache_key)
+        same = now is not None and now.stored_at_epoch_ms == entry.stored_at_epoch_ms
+        if same and hit.freshness is Freshness.STALE and mode == "use" and hit.refresh is None:
+            waits = now is not None and not now.may_be_refreshed(begun.clock_ms)
+            refreshed = f"refresh:{entry.cache_key}" in world.claims
+            assert waits or refreshed or world.counters_busy, f"no refresh: {self.picture()}"
+
+    def _check_joined(self, job: Job, begun: Moment, *, mode: str, tombstones: set[str]) -> None:
+        """Nobody joins a job from before the invalidation that he has seen."""
+        made = self._made.setdefault(key_of(job), self._tick())
+        assert not job.refresh, f"a partner was given a refresh: {self.picture()}"
+        assert self._gone(f"model:{job.model}", begun) < made, f"too old: {self.picture()}"
+        if mode == "use" and job.cache_key in tombstones:
+            gone = self._gone(f"key:{job.cache_key}", begun)
+            assert gone < made, f"joined a job from before: {self.picture()}"
+
     def check_end(self) -> None:
         """What holds when all is quiet."""
         self.check()
@@ -873,7 +1173,7 @@ class Stage:
         for key, job in world.jobs.items():
             assert not job.open, f"it never ended: {self.picture()}"
             assert not job.unsettled, self.picture()
-            marked = job.status is not JobStatus.FAILED or job.discarded
+            marked = job.status is not JobStatus.FAILED or job.discarded or job.refresh
             assert marked, f"no mark of its end: {self.picture()}"
             in_dlq = any(dead.job == key for dead in self.lanes.dead.values())
             if job.status is JobStatus.DEAD_LETTERED and self._failed_by.get(key) == "run":
@@ -881,6 +1181,16 @@ class Stage:
             if job.status is JobStatus.DEAD_LETTERED:
                 assert job.redrives >= self._owed.get(key, 0), f"not redriven: {self.picture()}"
             self._check_result(job)
+            ended_ms = job.failed_at_epoch_ms or job.completed_at_epoch_ms or 0
+            late = ended_ms > job.deadline_epoch_ms + REFRESH_MARGIN_MS
+            assert not (job.refresh and self.punctual and late), f"too late: {self.picture()}"
+        by_id = {job.job_id: job for job in world.jobs.values()}
+        for entry in world.entries.values():
+            writer = by_id[self.vendor.asked[call_of(entry.vendor_request_id)][0]]
+            assert entry.refresh_until_epoch_ms is None, f"a mark is left: {self.picture()}"
+            cools = entry.refresh_after_epoch_ms is not None
+            assert cools == (entry.refresh_failures > 0), self.picture()
+            assert self._valid(entry, writer), f"an invalid entry: {self.picture()}"
         assert self.stream.ended, self.picture()
         self.told.check(world.jobs.values(), self._promised)
 
@@ -891,6 +1201,18 @@ class Stage:
         document = json.loads(payloads_of.load(job.result, payloads=self.stores.payloads))
         asked = json.loads(payloads_of.load(job.input, payloads=self.stores.payloads))["input"]
         assert document["text"] in {answer_to(asked), ""}, self.picture()
+        self._check_age(job)
+
+    def _check_age(self, job: Job) -> None:
+        """Who wants no older answer has none; who goes past the cache has his own."""
+        call, made = call_of(job.vendor_request_id), self._made[key_of(job)]
+        caller, asked = self.vendor.asked[call]
+        if job.result_source == "vendor" or job.cache_mode == "bypass":
+            assert caller == job.job_id, f"another's answer: {self.picture()}"
+        elif self._sees_all and job.refresh:
+            assert self._stored[call] > made, f"nothing was renewed: {self.picture()}"
+        elif self._sees_all and job.cache_mode == "refresh":
+            assert asked > made, f"the refresh was swallowed: {self.picture()}"
 
     def job(self, key: JobId) -> Job:
         found = self.stores.jobs.get(*key)

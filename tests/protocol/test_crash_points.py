@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from moto import mock_aws
 from sluiceway.adapters.dynamodb import to_item
 from sluiceway.adapters.dynamodb_jobs import _values_of
-from sluiceway.domain.job import JobStatus
+from sluiceway.domain.freshness import Freshness
+from sluiceway.domain.job import Job, JobStatus
+from sluiceway.usecases.invalidate_cache import Invalidation
 
 from tests.protocol.events import Image
-from tests.protocol.on_moto import on_moto
-from tests.protocol.stage import TOO_BIG_FOR_A_ROW, Stage, key_of
+from tests.protocol.on_moto import STATE_LAGS_MS, on_moto
+from tests.protocol.stage import TOO_BIG_FOR_A_ROW, Stage, call_of, key_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -26,10 +28,14 @@ COMPLETED = frozenset({JobStatus.COMPLETED})
 DISCARDED = frozenset({JobStatus.FAILED})
 CANCELLED = frozenset({JobStatus.CANCELLED})
 DEAD = frozenset({JobStatus.DEAD_LETTERED})
+ENDED = COMPLETED | DISCARDED
+"""A refresh fails, and that is its end."""
 
 RUN = frozenset({"run"})
 PUBLISH = frozenset({"publish"})
 OPERATOR = frozenset({"discard", "redrive_job"})
+READ_AND_RUN = frozenset({"submit", "run"})
+INVALIDATE_AND_RUN = frozenset({"invalidate", "run"})
 NONE: frozenset[str] = frozenset()
 
 
@@ -381,6 +387,405 @@ def redriven_by_command(stage: Stage) -> None:
     assert not stage.lanes.dead
 
 
+def refreshed(stage: Stage) -> None:
+    stale(stage)
+    stage.surely_hit()
+    stage.drain()
+    renewed(stage)
+
+
+def refresh_big_payloads(stage: Stage) -> None:
+    text = TOO_BIG_FOR_A_ROW * 12
+    stale(stage, text=text)
+    stage.surely_hit(text)
+    stage.drain()
+    renewed(stage, text=text)
+
+
+def refresh_lost_send(stage: Stage) -> None:
+    stale(stage)
+    stage.lanes.lose_sends = 1
+    stage.surely_hit()
+    stage.drain()
+    renewed(stage)
+
+
+def refresh_lost_message(stage: Stage) -> None:
+    stale(stage)
+    stage.surely_hit()
+    stage.lanes.messages.clear()
+    stage.drain()
+    renewed(stage)
+
+
+def refresh_duplicate_message(stage: Stage) -> None:
+    stale(stage)
+    stage.surely_hit()
+    for number in list(stage.lanes.messages):
+        stage.lanes.duplicate(number)
+    stage.vendor.meanwhile.append(lambda: deliver_others(stage))
+    stage.drain()
+    renewed(stage)
+
+
+def refresh_unavailable(stage: Stage) -> None:
+    stale(stage)
+    stage.vendor.script += ["unavailable"]
+    stage.surely_hit()
+    stage.drain()
+    renewed(stage)
+
+
+def refresh_parked(stage: Stage) -> None:
+    stale(stage)
+    stage.vendor.script += ["later"]
+    stage.surely_hit()
+    stage.drain()
+    if stage.crashed > 1 and refreshes(stage)[0].error:
+        cools_down(stage, "deadline_exceeded")
+    else:
+        renewed(stage)
+
+
+def refresh_refused(stage: Stage) -> None:
+    """Again after the cool-down, which is longer then; and then it comes off."""
+    stale(stage)
+    stage.vendor.default = "refused"
+    stage.surely_hit()
+    stage.drain()
+    cools_down(stage, "vendor_rejected")
+    past_the_cool_down(stage)
+    stage.surely_hit()
+    stage.drain()
+    cools_down(stage, "vendor_rejected", failures=2)
+    past_the_cool_down(stage)
+    stage.vendor.default = "ok"
+    stage.surely_hit()
+    stage.drain()
+    renewed(stage)
+
+
+def refresh_attempts_used_up(stage: Stage) -> None:
+    stale(stage)
+    stage.vendor.default = "unavailable"
+    stage.surely_hit()
+    stage.drain()
+    cools_down(stage, "vendor_unavailable", "worker_crashed", "attempts_exhausted")
+
+
+def refresh_deadline_without_a_message(stage: Stage) -> None:
+    stale(stage)
+    stage.lanes.lose_sends = 10
+    stage.surely_hit()
+    stage.drain()
+    cools_down(stage, "deadline_exceeded")
+
+
+def refresh_deadline_in_a_lane(stage: Stage) -> None:
+    stale(stage)
+    stage.surely_hit()
+    stage.advance(601_000)
+    stage.drain()
+    cools_down(stage, "deadline_exceeded")
+
+
+def refresh_deadline_while_parked(stage: Stage) -> None:
+    stale(stage)
+    stage.vendor.default = "later"
+    stage.surely_hit()
+    stage.drain()
+    cools_down(stage, "deadline_exceeded")
+
+
+def refresh_truncated(stage: Stage) -> None:
+    stale(stage)
+    stage.vendor.default = "truncated"
+    stage.surely_hit()
+    stage.drain()
+    cools_down(stage, "not_cacheable")
+
+
+def refresh_worker_dies(stage: Stage) -> None:
+    stale(stage)
+    stage.vendor.meanwhile.append(lambda: stage.advance(200_000))
+    stage.surely_hit()
+    stage.drain()
+    renewed(stage)
+
+
+def refresh_worker_dies_in_each_attempt(stage: Stage) -> None:
+    stale(stage)
+    stage.vendor.meanwhile += [lambda: stage.advance(125_000)] * 4
+    stage.surely_hit()
+    stage.drain()
+    cools_down(stage, "worker_crashed", "deadline_exceeded")
+
+
+def refresh_unsettled_result(stage: Stage) -> None:
+    stale(stage)
+    stage.surely_hit()
+    busy_during_a_call(stage)
+    stage.drain()
+    renewed(stage)
+
+
+def refresh_unsettled_failure(stage: Stage) -> None:
+    """Until it is settled the mark stands, and readers queue no other."""
+    stale(stage)
+    stage.vendor.default = "refused"
+    stage.surely_hit()
+    busy_during_a_call(stage)
+    stage.step()
+    stage.surely_hit()
+    stage.drain()
+    cools_down(stage, "vendor_rejected")
+
+
+def refresh_near_its_last_receive(stage: Stage) -> None:
+    """Two crashes more, and the message is a stray in the dead-letter queue."""
+    stale(stage)
+    stage.surely_hit()
+    received(stage, 8)
+    stage.drain()
+    renewed(stage)
+    clear_strays(stage)
+
+
+def refresh_refused_on_its_last_receive(stage: Stage) -> None:
+    stale(stage)
+    stage.vendor.default = "refused"
+    stage.surely_hit()
+    received(stage, 9)
+    stage.drain()
+    cools_down(stage, "vendor_rejected")
+    clear_strays(stage)
+
+
+def two_readers(stage: Stage) -> None:
+    """Both read the entry before either queues the refresh."""
+    stale(stage)
+    stage.breaker.meanwhile["submit cache.look"] = lambda: read(stage)
+    stage.surely_hit()
+    stage.surely_hit()
+    assert len(refreshes(stage)) == 1
+    stage.drain()
+    renewed(stage)
+    assert len(refreshes(stage)) == 1
+
+
+def two_tenants_read(stage: Stage) -> None:
+    stale(stage, model="common", tenant="acme")
+    stage.surely_hit(model="common", tenant="globex")
+    stage.surely_hit(model="common", tenant="acme")
+    stage.vendor.meanwhile.append(lambda: read(stage, model="common", tenant="globex"))
+    stage.drain()
+    renewed(stage, model="common", tenant="globex")
+    assert len(refreshes(stage)) == 1
+
+
+def stale_read_while_forced(stage: Stage) -> None:
+    """The refresh that a reader queues meanwhile is completed by the forced one's answer."""
+    stale(stage)
+    stage.surely_submit(mode="refresh")
+    stage.vendor.meanwhile.append(lambda: read_and_deliver(stage))
+    stage.drain()
+    renewed(stage)
+
+
+def forced_while_refreshed(stage: Stage) -> None:
+    """The forced refresh asks again: the other asked before it was wanted."""
+    stale(stage)
+    stage.surely_hit()
+    stage.vendor.meanwhile.append(lambda: submit_and_deliver(stage, mode="refresh"))
+    stage.drain()
+    renewed(stage)
+
+
+def expired_while_refreshed(stage: Stage) -> None:
+    """The reader past the hard TTL has a job of its own, which the refresh's answer completes."""
+    stale(stage, model="brief")
+    stage.surely_hit(model="brief")
+    stage.advance(284_000)
+
+    def expire() -> None:
+        stage.advance(10_000)
+        submit_and_deliver(stage, model="brief")
+
+    stage.vendor.meanwhile.append(expire)
+    stage.drain()
+
+
+def expired_while_refreshed_in_vain(stage: Stage) -> None:
+    stale(stage, model="brief")
+    stage.vendor.script += ["refused"]
+    stage.surely_hit(model="brief")
+    stage.advance(284_000)
+
+    def expire() -> None:
+        stage.advance(10_000)
+        submit_and_deliver(stage, model="brief")
+
+    stage.vendor.meanwhile.append(expire)
+    stage.drain()
+
+
+def forced_while_used(stage: Stage) -> None:
+    stage.surely_submit()
+    stage.vendor.meanwhile.append(lambda: submit_and_deliver(stage, mode="refresh"))
+    stage.drain()
+    renewed(stage)
+
+
+def past_the_cache_while_used(stage: Stage) -> None:
+    """Neither waits for the lease of the other, and neither stores anything."""
+    stage.surely_submit()
+
+    def others() -> None:
+        with stage.breaker.unnumbered():
+            stage.submit(mode="bypass")
+            stage.submit(no_store=True)
+        deliver_others(stage)
+
+    stage.vendor.meanwhile.append(others)
+    stage.drain()
+    renewed(stage)
+
+
+def invalidated_while_used(stage: Stage) -> None:
+    """The job completes, and whoever asks after it has a job of his own."""
+    job = stage.surely_submit()
+    key = Invalidation("key", job.cache_key)
+    stage.vendor.meanwhile.append(lambda: stage.surely_invalidate(key))
+    stage.drain()
+    stage.surely_ask()
+    stage.drain()
+    renewed(stage)
+
+
+def invalidated_while_refreshed(stage: Stage) -> None:
+    key = Invalidation("key", stale(stage))
+    stage.surely_hit()
+    stage.vendor.meanwhile.append(lambda: stage.surely_invalidate(key))
+    stage.drain()
+    stage.surely_ask()
+    stage.drain()
+    renewed(stage)
+
+
+def model_invalidated_while_refreshed(stage: Stage) -> None:
+    stale(stage)
+    stage.surely_hit()
+    what = Invalidation("model", "plain")
+    stage.vendor.meanwhile.append(lambda: stage.surely_invalidate(what))
+    stage.drain()
+    stage.advance(STATE_LAGS_MS)
+    stage.surely_submit()
+    stage.drain()
+    renewed(stage)
+
+
+def polled(stage: Stage) -> None:
+    """What is parked for less than a minute comes by a pass of the sweep that goes on."""
+    stage.polls = True
+    stage.vendor.script += ["later"]
+    stage.surely_submit()
+    stage.drain()
+
+
+def refresh_polled(stage: Stage) -> None:
+    stale(stage)
+    stage.polls = True
+    stage.lanes.lose_sends = 1
+    stage.vendor.script += ["unavailable"]
+    stage.surely_hit()
+    stage.drain()
+    renewed(stage)
+
+
+def refresh_polled_to_its_deadline(stage: Stage) -> None:
+    stale(stage, model="brief")
+    stage.polls = True
+    stage.vendor.default = "later"
+    stage.surely_hit(model="brief")
+    stage.drain()
+
+
+# ------------------------------------------------------------------ what scenarios are made of
+
+
+def stale(stage: Stage, *, text: str = "one", model: str = "plain", tenant: str = "acme") -> str:
+    """There is an entry past its soft TTL, without a crash until then. Its key."""
+    with stage.breaker.unnumbered():
+        job = stage.surely_submit(text, model=model, tenant=tenant)
+        stage.drain()
+    stage.advance(610_000 if model == "brief" else 3_500_000)
+    return job.cache_key
+
+
+def read(stage: Stage, **how: Any) -> None:
+    """Another reader, who doesn't crash."""
+    with stage.breaker.unnumbered():
+        stage.surely_hit(**how)
+
+
+def read_and_deliver(stage: Stage) -> None:
+    read(stage)
+    deliver_others(stage)
+    stage.advance(10)
+
+
+def submit_and_deliver(stage: Stage, **how: Any) -> None:
+    with stage.breaker.unnumbered():
+        stage.surely_submit(**how)
+    deliver_others(stage)
+
+
+def received(stage: Stage, receives: int) -> None:
+    """Each worker that got the message so far has crashed at once."""
+    for message in stage.lanes.messages.values():
+        message.receives = message.unanswered = receives
+
+
+def clear_strays(stage: Stage) -> None:
+    """Moved back, what is in the dead-letter queue is acknowledged."""
+    with stage.breaker.unnumbered():
+        for number in list(stage.lanes.dead):
+            stage.redrive(number)
+        stage.drain()
+    assert not stage.lanes.dead
+
+
+def refreshes(stage: Stage) -> list[Job]:
+    return [job for job in stage.stores.look().jobs.values() if job.refresh]
+
+
+def renewed(stage: Stage, text: str = "one", **how: Any) -> None:
+    """The next reader has a fresh answer, and nothing of refreshes is left."""
+    with stage.breaker.unnumbered():
+        hit = stage.surely_hit(text, **how)
+    assert hit.freshness is Freshness.FRESH, stage.picture()
+    assert hit.entry.refresh_failures == 0, stage.picture()
+    assert hit.entry.refresh_after_epoch_ms is None, stage.picture()
+
+
+def cools_down(stage: Stage, *codes: str, failures: int = 1) -> None:
+    """The old answer is kept, and while it cools down its readers queue nothing."""
+    (entry,) = stage.stores.look().entries.values()
+    assert (entry.refresh_failures, entry.refresh_error in codes) == (failures, True), entry
+    assert call_of(entry.vendor_request_id) == 0, stage.picture()
+    stage.lanes.lose_sends = 0
+    if stage.now_ms < (entry.refresh_after_epoch_ms or 0):
+        with stage.breaker.unnumbered():
+            hit = stage.surely_hit()
+        assert hit.freshness is Freshness.STALE, stage.picture()
+        assert hit.refresh is None, stage.picture()
+
+
+def past_the_cool_down(stage: Stage) -> None:
+    (entry,) = stage.stores.look().entries.values()
+    stage.advance(max(0, (entry.refresh_after_epoch_ms or 0) - stage.now_ms))
+
+
 def all_but_publish(stage: Stage) -> None:
     """Until it is quiet, but for the publisher, which lags."""
     while not stage.quiet:
@@ -463,12 +868,62 @@ SCENARIOS: dict[str, Scenario] = {
         unsettled_and_redriven_without_a_message, calls=2, pairs=OPERATOR
     ),
     "redriven_by_command": Scenario(redriven_by_command, calls=2, pairs=OPERATOR),
+    "refreshed": Scenario(refreshed, calls=2, pairs=READ_AND_RUN),
+    "refresh_big_payloads": Scenario(refresh_big_payloads, calls=2, pairs=NONE),
+    "refresh_lost_send": Scenario(refresh_lost_send, calls=2),
+    "refresh_lost_message": Scenario(refresh_lost_message, calls=2, pairs=NONE),
+    "refresh_duplicate_message": Scenario(refresh_duplicate_message, calls=2),
+    "refresh_unavailable": Scenario(refresh_unavailable, calls=3),
+    "refresh_parked": Scenario(refresh_parked, ENDED, calls=3),
+    "refresh_refused": Scenario(refresh_refused, ENDED, calls=4),
+    "refresh_attempts_used_up": Scenario(refresh_attempts_used_up, ENDED, calls=5, pairs=NONE),
+    "refresh_deadline_without_a_message": Scenario(
+        refresh_deadline_without_a_message, ENDED, calls=1, pairs=NONE
+    ),
+    "refresh_deadline_in_a_lane": Scenario(refresh_deadline_in_a_lane, ENDED, calls=1),
+    "refresh_deadline_while_parked": Scenario(refresh_deadline_while_parked, ENDED, calls=3),
+    "refresh_truncated": Scenario(refresh_truncated, calls=2),
+    "refresh_worker_dies": Scenario(refresh_worker_dies, calls=3),
+    "refresh_worker_dies_in_each_attempt": Scenario(
+        refresh_worker_dies_in_each_attempt, ENDED, calls=5, pairs=NONE
+    ),
+    "refresh_unsettled_result": Scenario(refresh_unsettled_result, calls=2),
+    "refresh_unsettled_failure": Scenario(refresh_unsettled_failure, ENDED, calls=2),
+    "refresh_near_its_last_receive": Scenario(refresh_near_its_last_receive, calls=2),
+    "refresh_refused_on_its_last_receive": Scenario(
+        refresh_refused_on_its_last_receive, ENDED, calls=2
+    ),
+    "two_readers": Scenario(two_readers, calls=2, pairs=READ_AND_RUN),
+    "two_tenants_read": Scenario(two_tenants_read, calls=2, pairs=READ_AND_RUN),
+    "stale_read_while_forced": Scenario(stale_read_while_forced, calls=2),
+    "forced_while_refreshed": Scenario(forced_while_refreshed, calls=3),
+    "expired_while_refreshed": Scenario(expired_while_refreshed, calls=2),
+    "expired_while_refreshed_in_vain": Scenario(
+        expired_while_refreshed_in_vain, ENDED | DEAD, calls=3, pairs=NONE
+    ),
+    "forced_while_used": Scenario(forced_while_used, calls=2),
+    "past_the_cache_while_used": Scenario(past_the_cache_while_used, calls=3),
+    "invalidated_while_used": Scenario(invalidated_while_used, calls=2, pairs=INVALIDATE_AND_RUN),
+    "invalidated_while_refreshed": Scenario(invalidated_while_refreshed, calls=3, pairs=NONE),
+    "model_invalidated_while_refreshed": Scenario(
+        model_invalidated_while_refreshed, calls=3, pairs=NONE
+    ),
+    "polled": Scenario(polled, calls=2, pairs=NONE),
+    "refresh_polled": Scenario(refresh_polled, calls=3, pairs=NONE),
+    "refresh_polled_to_its_deadline": Scenario(
+        refresh_polled_to_its_deadline, ENDED, calls=3, pairs=NONE
+    ),
 }
 
 
 ON_MOTO = {name for name, one in SCENARIOS.items() if one.pairs in {PUBLISH, OPERATOR}} | {
     "success",
     "cancel_during",
+    *(name for name in SCENARIOS if name.startswith("refresh") and "unsettled" not in name),
+    *("two_readers", "two_tenants_read", "stale_read_while_forced", "forced_while_refreshed"),
+    *("expired_while_refreshed", "forced_while_used", "past_the_cache_while_used"),
+    *("invalidated_while_used", "invalidated_while_refreshed"),
+    "model_invalidated_while_refreshed",
     "deadline_and_redriven_without_a_message",
 }
 
@@ -544,6 +999,56 @@ def test_crash_at_any_two_calls_leaves_one_end_and_nothing_else(
             pairs += 1
 
     count_points("pairs", pairs)
+
+
+INVALIDATIONS: dict[str, Callable[[Job], Invalidation]] = {
+    "key": lambda job: Invalidation("key", job.cache_key),
+    "model": lambda job: Invalidation("model", job.model),
+    "tenant": lambda job: Invalidation("tenant", job.tenant),
+}
+
+
+def invalidated_at(
+    stage: Stage, at: int, what: Callable[[Job], Invalidation], *, refresh: bool
+) -> None:
+    """A job runs, or a refresh; at this call its key is invalidated, and a partner asks again."""
+    with stage.breaker.unnumbered():
+        job = stage.surely_submit()
+        if refresh:
+            stage.drain()
+            stage.advance(3_500_000)
+            stage.surely_hit()
+
+    def invalidate() -> None:
+        with stage.breaker.unnumbered():
+            stage.surely_invalidate(what(job))
+            stage.surely_submit()
+
+    stage.breaker.meanwhile[at] = invalidate
+    stage.drain()
+    renewed(stage)
+    stage.check_end()
+
+
+@pytest.mark.parametrize("refresh", [False, True], ids=["job", "refresh"])
+@pytest.mark.parametrize("kind", INVALIDATIONS)
+def test_invalidation_at_any_call_of_a_run_brings_a_new_job_and_nothing_old_back(
+    kind: str, count_points: Callable[[str, int], None], *, refresh: bool
+) -> None:
+    def play(at: int, crashes: dict[int, When]) -> int:
+        stage = Stage(counted=RUN)
+        stage.breaker.crashes = crashes
+        invalidated_at(stage, at, INVALIDATIONS[kind], refresh=refresh)
+        return len(stage.breaker.log)
+
+    count = 0
+    for at in range(7):
+        for crash, when in points(play(at, {})):
+            if crash != at:
+                play(at, {crash: when})
+                count += 1
+
+    count_points("with an invalidation", count)
 
 
 def test_send_that_a_sweep_decided_before_a_failure_is_not_sent_long_after_it() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -15,6 +15,7 @@ from hypothesis.stateful import (
 )
 from moto import mock_aws
 from sluiceway.domain.job import JobStatus
+from sluiceway.usecases.invalidate_cache import Invalidation
 
 from tests.protocol.on_moto import on_moto
 from tests.protocol.stage import OUTCOMES, Stage
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from tests.protocol.stage import JobId, When
 
 MOST_JOBS = 3
+"""Besides refreshes, and those that go past the cache."""
+
+MOST_PAST_THE_CACHE = 2
 MOST_MESSAGES = 6
 MOST_STEPS = 40
 """From a failure to its mark."""
@@ -45,14 +49,26 @@ WORK: tuple[dict[str, Any], ...] = (
     {"text": "three", "model": "shared", "tenant": "globex"},
     {"text": "four", "model": "careful"},
     {"text": "five", "model": "uncached", "callback": None},
+    {"text": "six", "model": "brief"},
+    {"text": "six", "model": "brief", "no_store": True},
+    {"text": "seven", "model": "common"},
 )
+SHARED: tuple[dict[str, Any], ...] = (
+    {"text": "seven", "model": "common", "tenant": "acme"},
+    {"text": "seven", "model": "common", "tenant": "globex"},
+)
+READS: tuple[dict[str, Any], ...] = (
+    *({"text": "six", "model": "brief"}, {"text": "six", "model": "brief", "mode": "only"}),
+    *({"text": "one"}, *SHARED),
+)
+"""Most of them hits."""
 
 crashes = st.none() | st.tuples(st.integers(0, 9), st.sampled_from(("before", "after")))
 others = st.lists(
     st.sampled_from(
         (
             *("deliver", "duplicate", "sweep", "cancel", "redrive", "submit", "publish"),
-            *("redrive_job", "discard", "110", "20"),
+            *("redrive_job", "discard", "110", "20", "read", "force", "bypass", "invalidate"),
         )
     ),
     max_size=3,
@@ -66,6 +82,7 @@ class Machine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.stage = self.make_stage()
+        self.stage.punctual = False  # jumps leave sweeps out
 
     def make_stage(self) -> Stage:
         return Stage()
@@ -73,13 +90,19 @@ class Machine(RuleBasedStateMachine):
     # ------------------------------------------------------------------ helpers
 
     def _jobs(self) -> list[JobId]:
-        return sorted(self.stage.stores.look().jobs)
+        """The partners'."""
+        jobs = self.stage.stores.look().jobs.items()
+        return sorted(key for key, job in jobs if not job.refresh)
+
+    def _past_the_cache(self) -> list[JobId]:
+        jobs = self.stage.stores.look().jobs
+        return [key for key in self._jobs() if jobs[key].cache_mode in {"refresh", "bypass"}]
 
     def _given_up(self) -> list[JobId]:
         """The jobs that operators are there for."""
-        jobs = self.stage.stores.look().jobs.items()
+        jobs = self.stage.stores.look().jobs
         ends = {JobStatus.FAILED, JobStatus.DEAD_LETTERED}
-        return sorted(key for key, job in jobs if job.status in ends)
+        return [key for key in self._jobs() if jobs[key].status in ends]
 
     def _plan(
         self, crash: tuple[int, When] | None, interruption: tuple[int, list[str]] | None
@@ -108,6 +131,10 @@ class Machine(RuleBasedStateMachine):
             "sweep": stage.sweep,
             "publish": stage.publish,
             "submit": lambda: self._submit(WORK[0]),
+            "read": lambda: self._read(READS[0]),
+            "force": lambda: self._submit(WORK[0], mode="refresh"),
+            "bypass": lambda: self._submit(WORK[0], mode="bypass"),
+            "invalidate": lambda: self._invalidate(0, "key"),
             "110": lambda: stage.advance(107 * SECOND_MS),
             "20": lambda: stage.advance(20 * SECOND_MS),
         }
@@ -129,9 +156,28 @@ class Machine(RuleBasedStateMachine):
             lanes.duplicate(min(lanes.messages))
         self.stage.deliver(self.stage.visible()[0])
 
-    def _submit(self, work: dict[str, Any]) -> None:
-        if len(self._jobs()) < MOST_JOBS:
+    def _submit(self, work: dict[str, Any], *, mode: str = "use") -> None:
+        past = self._past_the_cache()
+        if mode == "only":
+            self.stage.ask(**work)
+        elif mode == "use" and len(self._jobs()) - len(past) < MOST_JOBS:
             self.stage.submit(**work)
+        elif mode != "use" and len(past) < MOST_PAST_THE_CACHE:
+            self.stage.submit(**{**work, "mode": mode, "no_store": False})
+
+    def _read(self, work: dict[str, Any]) -> None:
+        """Of what is cached; else it would be one more job."""
+        model = work.get("model", "plain")
+        entries = self.stage.stores.look().entries.values()
+        if any(entry.model == model for entry in entries):
+            self._submit(work, mode=work.get("mode", "use"))
+
+    def _invalidate(self, which: int, kind: Literal["key", "model", "tenant"]) -> None:
+        jobs = self._jobs()
+        if jobs:
+            job = self.stage.job(jobs[which % len(jobs)])
+            names = {"key": job.cache_key, "model": job.model, "tenant": job.tenant}
+            self.stage.invalidate(Invalidation(kind, names[kind]))
 
     # ------------------------------------------------------------------ rules
 
@@ -150,6 +196,58 @@ class Machine(RuleBasedStateMachine):
     ) -> None:
         self._plan(crash, interruption)
         self._submit(work)
+
+    @precondition(lambda self: self.stage.stores.look().entries)
+    @rule(
+        work=st.sampled_from(READS),
+        later_ms=st.sampled_from((0, 650 * SECOND_MS, 3_100 * SECOND_MS, 3_500 * SECOND_MS)),
+        crash=crashes,
+        interruption=interruptions,
+    )
+    def stale_submit(
+        self,
+        work: dict[str, Any],
+        later_ms: int,
+        crash: Any,
+        interruption: tuple[int, list[str]] | None,
+    ) -> None:
+        """Past the soft TTL of what was stored a moment ago."""
+        self.stage.advance(later_ms)
+        self._plan(crash, interruption)
+        self._read(work)
+
+    @rule(
+        work=st.sampled_from(WORK),
+        mode=st.sampled_from(("refresh", "bypass")),
+        crash=crashes,
+        interruption=interruptions,
+    )
+    def submit_past_the_cache(
+        self,
+        work: dict[str, Any],
+        mode: str,
+        crash: Any,
+        interruption: tuple[int, list[str]] | None,
+    ) -> None:
+        self._plan(crash, interruption)
+        self._submit(work, mode=mode)
+
+    @precondition(lambda self: self._jobs())
+    @rule(
+        which=st.integers(0, MOST_JOBS),
+        kind=st.sampled_from(("key", "key", "model", "tenant")),
+        crash=crashes,
+        interruption=interruptions,
+    )
+    def invalidate(
+        self,
+        which: int,
+        kind: Literal["key", "model", "tenant"],
+        crash: Any,
+        interruption: tuple[int, list[str]] | None,
+    ) -> None:
+        self._plan(crash, interruption)
+        self._invalidate(which, kind)
 
     @precondition(lambda self: self.stage.visible())
     @rule(which=st.integers(0, MOST_MESSAGES), crash=crashes, interruption=interruptions)
@@ -246,11 +344,17 @@ class Machine(RuleBasedStateMachine):
         self.stage.publish()
 
     @precondition(lambda self: self._jobs())
-    @rule(crash=crashes, interruption=st.none() | st.tuples(st.integers(15, 25), others))
-    def sweep(self, crash: Any, interruption: tuple[int, list[str]] | None) -> None:
+    @rule(
+        crash=crashes,
+        interruption=st.none() | st.tuples(st.integers(15, 25), others),
+        polls=st.booleans(),
+    )
+    def sweep(self, crash: Any, interruption: tuple[int, list[str]] | None, *, polls: bool) -> None:
         later = None if crash is None else (crash[0] + 15, crash[1])
         self._plan(later, interruption)
+        self.stage.polls = polls
         self.stage.sweep()
+        self.stage.polls = False
 
     @rule(
         outcomes=st.lists(st.sampled_from(OUTCOMES), max_size=4),
