@@ -18,7 +18,7 @@ from sluiceway.domain.job import JobStatus
 from sluiceway.usecases.invalidate_cache import Invalidation
 
 from tests.protocol.on_moto import on_moto
-from tests.protocol.stage import OUTCOMES, Stage
+from tests.protocol.stage import OUTCOMES, Stage, key_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,6 +57,7 @@ SHARED: tuple[dict[str, Any], ...] = (
     {"text": "seven", "model": "common", "tenant": "acme"},
     {"text": "seven", "model": "common", "tenant": "globex"},
 )
+STORED = ({"text": "one"}, SHARED[0])
 READS: tuple[dict[str, Any], ...] = (
     *({"text": "six", "model": "brief"}, {"text": "six", "model": "brief", "mode": "only"}),
     *({"text": "one"}, *SHARED),
@@ -83,6 +84,8 @@ class Machine(RuleBasedStateMachine):
         super().__init__()
         self.stage = self.make_stage()
         self.stage.punctual = False  # jumps leave sweeps out
+        self.stored: set[JobId] = set()
+        """The jobs that left an entry before it all began."""
 
     def make_stage(self) -> Stage:
         return Stage()
@@ -92,7 +95,7 @@ class Machine(RuleBasedStateMachine):
     def _jobs(self) -> list[JobId]:
         """The partners'."""
         jobs = self.stage.stores.look().jobs.items()
-        return sorted(key for key, job in jobs if not job.refresh)
+        return sorted(key for key, job in jobs if not job.refresh and key not in self.stored)
 
     def _past_the_cache(self) -> list[JobId]:
         jobs = self.stage.stores.look().jobs
@@ -173,7 +176,7 @@ class Machine(RuleBasedStateMachine):
             self._submit(work, mode=work.get("mode", "use"))
 
     def _invalidate(self, which: int, kind: Literal["key", "model", "tenant"]) -> None:
-        jobs = self._jobs()
+        jobs = [*self._jobs(), *sorted(self.stored)]
         if jobs:
             job = self.stage.job(jobs[which % len(jobs)])
             names = {"key": job.cache_key, "model": job.model, "tenant": job.tenant}
@@ -232,22 +235,24 @@ class Machine(RuleBasedStateMachine):
         self._plan(crash, interruption)
         self._submit(work, mode=mode)
 
-    @precondition(lambda self: self._jobs())
+    @precondition(lambda self: self._jobs() or self.stored)
     @rule(
-        which=st.integers(0, MOST_JOBS),
-        kind=st.sampled_from(("key", "key", "model", "tenant")),
+        which=st.integers(0, MOST_JOBS + MOST_PAST_THE_CACHE),
+        kind=st.sampled_from(("key", "model", "tenant", None, None, None)),
         crash=crashes,
         interruption=interruptions,
     )
     def invalidate(
         self,
         which: int,
-        kind: Literal["key", "model", "tenant"],
+        kind: Literal["key", "model", "tenant"] | None,
         crash: Any,
         interruption: tuple[int, list[str]] | None,
     ) -> None:
+        """Not each time, or there would seldom be an entry."""
         self._plan(crash, interruption)
-        self._invalidate(which, kind)
+        if kind is not None:
+            self._invalidate(which, kind)
 
     @precondition(lambda self: self.stage.visible())
     @rule(which=st.integers(0, MOST_MESSAGES), crash=crashes, interruption=interruptions)
@@ -382,7 +387,50 @@ class Machine(RuleBasedStateMachine):
         stage.check_end()
 
 
-class MachineOnMoto(Machine):
+class StaleMachine(Machine):
+    """There are entries, and they are stale: what is tried is mostly about refreshes."""
+
+    @initialize(
+        works=st.lists(st.sampled_from(WORK), max_size=1),
+        outcomes=st.lists(st.sampled_from(OUTCOMES), max_size=4),
+    )
+    def begin(self, works: list[dict[str, Any]], outcomes: list[str]) -> None:
+        for work in STORED:
+            self.stored.add(key_of(self.stage.surely_submit(callback=None, **work)))
+        self.stage.drain()
+        self.stage.advance(3_500 * SECOND_MS)
+        super().begin(works, outcomes)
+
+    @rule(
+        work=st.sampled_from(STORED),
+        later_ms=st.sampled_from((0, 61 * SECOND_MS, 3_500 * SECOND_MS)),
+        crash=crashes,
+        interruption=interruptions,
+    )
+    def read(
+        self,
+        work: dict[str, Any],
+        later_ms: int,
+        crash: Any,
+        interruption: tuple[int, list[str]] | None,
+    ) -> None:
+        """In or after a cool-down, or when the entry has been renewed."""
+        self.stale_submit(work, later_ms, crash, interruption)
+
+    @precondition(lambda self: self.stage.lanes.messages)
+    @rule(crash=crashes, interruption=interruptions)
+    def deliver_refresh(self, crash: Any, interruption: tuple[int, list[str]] | None) -> None:
+        """The last that was sent, which mostly is one."""
+        lanes = self.stage.lanes
+        number = max(lanes.messages)
+        if lanes.messages[number].visible_at_ms > self.stage.now_ms:
+            lanes.duplicate(number)
+            number = max(lanes.messages)
+        self._plan(crash, interruption)
+        self.stage.deliver(lanes.messages[number])
+
+
+class OnMoto(Machine):
     """The same, with the real stores on moto."""
 
     def make_stage(self) -> Stage:
@@ -401,6 +449,10 @@ class MachineOnMoto(Machine):
             self._mock.stop()
 
 
+class StaleOnMoto(OnMoto, StaleMachine):
+    """As StaleMachine."""
+
+
 def examples(count: int, steps: int) -> settings:
     """The same examples in each run."""
     return settings(
@@ -414,8 +466,16 @@ def examples(count: int, steps: int) -> settings:
 
 
 class TestInMemory(Machine.TestCase):
-    settings = examples(800, 40)
+    settings = examples(500, 40)
 
 
-class TestOnMoto(MachineOnMoto.TestCase):
-    settings = examples(6, 20)
+class TestStaleInMemory(StaleMachine.TestCase):
+    settings = examples(300, 40)
+
+
+class TestOnMoto(OnMoto.TestCase):
+    settings = examples(5, 20)
+
+
+class TestStaleOnMoto(StaleOnMoto.TestCase):
+    settings = examples(4, 15)
