@@ -21,6 +21,8 @@ from tests.protocol.stage import TOO_BIG_FOR_A_ROW, Stage, call_of, key_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from sluiceway.usecases.submit_job import Hit
+
     from tests.protocol.stage import When
 
 WHENS: tuple[When, ...] = ("before", "after")
@@ -394,6 +396,16 @@ def refreshed(stage: Stage) -> None:
     renewed(stage)
 
 
+def refresh_early(stage: Stage) -> None:
+    """The entry that is still fresh doesn't answer the refresh."""
+    stale(stage, model="early", age_s=2_996)
+    stage.surely_hit(model="early")
+    assert len(refreshes(stage)) == 1
+    stage.drain()
+    hit = renewed(stage, model="early")
+    assert call_of(hit.entry.vendor_request_id) > 0
+
+
 def refresh_big_payloads(stage: Stage) -> None:
     text = TOO_BIG_FOR_A_ROW * 12
     stale(stage, text=text)
@@ -475,7 +487,7 @@ def refresh_attempts_used_up(stage: Stage) -> None:
 
 def refresh_deadline_without_a_message(stage: Stage) -> None:
     stale(stage)
-    stage.lanes.lose_sends = 10
+    stage.lanes.lose_sends = 1000
     stage.surely_hit()
     stage.drain()
     cools_down(stage, "deadline_exceeded")
@@ -519,6 +531,22 @@ def refresh_worker_dies_in_each_attempt(stage: Stage) -> None:
     stage.surely_hit()
     stage.drain()
     cools_down(stage, "worker_crashed", "deadline_exceeded")
+
+
+def refresh_late_worker(stage: Stage) -> None:
+    """Between the answer and its write another takes over, and completes the refresh."""
+    stale(stage)
+    stage.surely_hit()
+
+    def take_over() -> None:
+        stage.advance(107_000)
+        for number in list(stage.lanes.messages):
+            stage.lanes.duplicate(number)
+        deliver_others(stage)
+
+    stage.breaker.meanwhile["run jobs.renew"] = take_over
+    stage.drain()
+    renewed(stage)
 
 
 def refresh_unsettled_result(stage: Stage) -> None:
@@ -713,12 +741,19 @@ def refresh_polled_to_its_deadline(stage: Stage) -> None:
 # ------------------------------------------------------------------ what scenarios are made of
 
 
-def stale(stage: Stage, *, text: str = "one", model: str = "plain", tenant: str = "acme") -> str:
-    """There is an entry past its soft TTL, without a crash until then. Its key."""
+def stale(
+    stage: Stage,
+    *,
+    text: str = "one",
+    model: str = "plain",
+    tenant: str = "acme",
+    age_s: int | None = None,
+) -> str:
+    """There is an entry, mostly past its soft TTL, without a crash until then. Its key."""
     with stage.breaker.unnumbered():
         job = stage.surely_submit(text, model=model, tenant=tenant)
         stage.drain()
-    stage.advance(610_000 if model == "brief" else 3_500_000)
+    stage.advance((age_s or (610 if model == "brief" else 3_500)) * 1000)
     return job.cache_key
 
 
@@ -759,13 +794,14 @@ def refreshes(stage: Stage) -> list[Job]:
     return [job for job in stage.stores.look().jobs.values() if job.refresh]
 
 
-def renewed(stage: Stage, text: str = "one", **how: Any) -> None:
+def renewed(stage: Stage, text: str = "one", **how: Any) -> Hit:
     """The next reader has a fresh answer, and nothing of refreshes is left."""
     with stage.breaker.unnumbered():
         hit = stage.surely_hit(text, **how)
     assert hit.freshness is Freshness.FRESH, stage.picture()
     assert hit.entry.refresh_failures == 0, stage.picture()
     assert hit.entry.refresh_after_epoch_ms is None, stage.picture()
+    return hit
 
 
 def cools_down(stage: Stage, *codes: str, failures: int = 1) -> None:
@@ -869,13 +905,14 @@ SCENARIOS: dict[str, Scenario] = {
     ),
     "redriven_by_command": Scenario(redriven_by_command, calls=2, pairs=OPERATOR),
     "refreshed": Scenario(refreshed, calls=2, pairs=READ_AND_RUN),
+    "refresh_early": Scenario(refresh_early, calls=2, pairs=NONE),
     "refresh_big_payloads": Scenario(refresh_big_payloads, calls=2, pairs=NONE),
     "refresh_lost_send": Scenario(refresh_lost_send, calls=2),
     "refresh_lost_message": Scenario(refresh_lost_message, calls=2, pairs=NONE),
     "refresh_duplicate_message": Scenario(refresh_duplicate_message, calls=2),
     "refresh_unavailable": Scenario(refresh_unavailable, calls=3),
     "refresh_parked": Scenario(refresh_parked, ENDED, calls=3),
-    "refresh_refused": Scenario(refresh_refused, ENDED, calls=4),
+    "refresh_refused": Scenario(refresh_refused, ENDED, calls=4, pairs=NONE),
     "refresh_attempts_used_up": Scenario(refresh_attempts_used_up, ENDED, calls=5, pairs=NONE),
     "refresh_deadline_without_a_message": Scenario(
         refresh_deadline_without_a_message, ENDED, calls=1, pairs=NONE
@@ -887,6 +924,7 @@ SCENARIOS: dict[str, Scenario] = {
     "refresh_worker_dies_in_each_attempt": Scenario(
         refresh_worker_dies_in_each_attempt, ENDED, calls=5, pairs=NONE
     ),
+    "refresh_late_worker": Scenario(refresh_late_worker, calls=3),
     "refresh_unsettled_result": Scenario(refresh_unsettled_result, calls=2),
     "refresh_unsettled_failure": Scenario(refresh_unsettled_failure, ENDED, calls=2),
     "refresh_near_its_last_receive": Scenario(refresh_near_its_last_receive, calls=2),
@@ -896,7 +934,7 @@ SCENARIOS: dict[str, Scenario] = {
     "two_readers": Scenario(two_readers, calls=2, pairs=READ_AND_RUN),
     "two_tenants_read": Scenario(two_tenants_read, calls=2, pairs=READ_AND_RUN),
     "stale_read_while_forced": Scenario(stale_read_while_forced, calls=2),
-    "forced_while_refreshed": Scenario(forced_while_refreshed, calls=3),
+    "forced_while_refreshed": Scenario(forced_while_refreshed, calls=3, pairs=NONE),
     "expired_while_refreshed": Scenario(expired_while_refreshed, calls=2),
     "expired_while_refreshed_in_vain": Scenario(
         expired_while_refreshed_in_vain, ENDED | DEAD, calls=3, pairs=NONE
