@@ -84,11 +84,11 @@ def post_job() -> Response[str]:
             _EVENT_OF_HIT[outcome.freshness],
             model=request.model,
             tenant=caller.tenant,
-            age_s=outcome.entry.age_s(deps.submitter.clock.now_ms()),
+            age_s=outcome.entry.age_s(outcome.at_ms),
         )
         if outcome.refresh is not None:
             deps.telemetry.event("refresh_queued", outcome.refresh)
-        return _hit(outcome.entry, outcome.freshness, outcome.result)
+        return _hit(outcome.entry, outcome.freshness, outcome.result, outcome.at_ms)
     deps.telemetry.about(outcome.job)
     deps.telemetry.event(
         "job_deduplicated" if outcome.deduplicated else "job_submitted", outcome.job
@@ -131,14 +131,13 @@ def get_one_job(job_id: str) -> Response[str]:
     )
     found = fetched.found
     if isinstance(found, CacheEntry):
-        return _hit(found, fetched.freshness, fetched.result or b"{}")
-    now_ms = deps.submitter.clock.now_ms()
+        return _hit(found, fetched.freshness, fetched.result or b"{}", fetched.at_ms)
     reply = job_reply(
         200,
         found,
         fetched.result,
         base_path=_base_path(),
-        now_ms=now_ms,
+        now_ms=fetched.at_ms,
         fallback=fetched.fallback,
     )
     if fetched.fallback is not None and reply.too_large:
@@ -182,9 +181,9 @@ def post_invalidate() -> Response[str]:
     )
 
 
-def _hit(entry: CacheEntry, freshness: Freshness, result: bytes) -> Response[str]:
-    now_ms = _deps().submitter.clock.now_ms()
-    reply = hit_reply(entry, freshness, result, base_path=_base_path(), now_ms=now_ms)
+def _hit(entry: CacheEntry, freshness: Freshness, result: bytes, at_ms: int) -> Response[str]:
+    """`at_ms`: when the freshness was decided, so that header and body say the same."""
+    reply = hit_reply(entry, freshness, result, base_path=_base_path(), now_ms=at_ms)
     return _response(_of_bearable_size(reply, entry.result))
 
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from sluiceway.domain.errors import StoreBusyError, VendorError
 from sluiceway.domain.job import JobStatus
+from sluiceway.domain.payload import Payload
 from sluiceway.ports import VendorAnswer
 
-from tests.fakes.in_memory import NOW_MS, InMemoryQueue
+from tests.fakes.in_memory import NOW_MS, InMemoryPayloads, InMemoryQueue
 from tests.functions.stage import ABSENT, Answer, Stage, end, message, request, sample
 from tests.unit.logs import log_lines, metric_lines, output
 from tests.unit.samples import CACHE_KEY, JOB_ID, a_job, an_entry, packed, written
@@ -298,6 +300,71 @@ def test_hit_says_how_fresh_it_is_on_submit_and_fetch(
         assert answer.body["cache"]["age_s"] == after_s
         assert answer.body["result"]["text"] == "a good answer"
     assert fetched.body == hit.body
+
+
+class SlowStage(Stage):
+    """Every look into the payload store takes its time."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        stage = self
+
+        class Slow(InMemoryPayloads):
+            def get(self, name: str) -> bytes:
+                stage.clock.advance(s=2)
+                return super().get(name)
+
+        self.payloads = Slow(self.world)
+
+
+@pytest.mark.parametrize("by", ["submit", "fetch"])
+def test_hit_that_gets_stale_while_it_is_read_says_one_thing(
+    by: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stage = SlowStage()
+    cached(stage)
+    ((key, entry),) = stage.world.entries.items()
+    assert entry.result.inline is not None
+    stage.world.payloads["results/x"] = entry.result.inline
+    stage.world.entries[key] = replace(entry, result=Payload(ref="results/x"))
+    stage.clock.advance(s=SOFT_S - 1)
+    output(capsys)
+
+    answer = stage.submit() if by == "submit" else stage.get(f"hit_{key}")
+
+    assert stage.clock.now_ms() == NOW_MS + (SOFT_S + 1) * 1000
+    assert cache_of(answer) == ("hit", "sluiceway; hit; ttl=1")
+    assert answer.body["cache"]["age_s"] == SOFT_S - 1
+    told = [line["age_s"] for line in log_lines(output(capsys)) if line["message"] == "cache_hit"]
+    assert told == ([SOFT_S - 1] if by == "submit" else [])
+
+
+def test_age_of_a_job_from_the_cache_is_of_when_it_was_read() -> None:
+    stage = SlowStage()
+    waiting = wish(stage, no_store=True).body["id"]
+    cached(stage)
+    stage.run_job(waiting)
+    result = stage.world.jobs["acme", waiting].result
+    assert result is not None
+    assert result.inline is not None
+    stage.world.payloads["results/x"] = result.inline
+    end(stage, waiting, result=Payload(ref="results/x"))
+    stage.clock.advance(s=5)
+
+    answer = stage.get(waiting)
+
+    assert (answer.body["cache"]["age_s"], answer.headers["age"]) == (5, "5")
+
+
+@pytest.mark.parametrize("what", ["job", "hit"])
+def test_result_that_is_damaged_is_gone(stage: Stage, what: str) -> None:
+    job_id = cached(stage)
+    ((key, entry),) = stage.world.entries.items()
+    damaged = Payload(inline=b"damaged")
+    stage.world.entries[key] = replace(entry, result=damaged)
+    end(stage, job_id, result=damaged)
+
+    assert_problem(stage.get(job_id if what == "job" else f"hit_{key}"), 410, "result_expired")
 
 
 def test_job_that_waited_for_anothers_result_says_so(stage: Stage) -> None:

@@ -113,7 +113,7 @@ def completed(result: Payload | None = None) -> Job:
 def test_job_is_found_in_every_state(gateway: Gateway, status: JobStatus) -> None:
     job = gateway.put(a_job(status=status))
 
-    assert gateway.get() == Fetched(job, None)
+    assert gateway.get() == Fetched(job, None, gateway.clock.now_ms())
 
 
 def test_completed_job_comes_with_its_result(gateway: Gateway) -> None:
@@ -160,7 +160,7 @@ def test_failed_job_stays_readable(gateway: Gateway) -> None:
     job = gateway.put(a_job(status=JobStatus.FAILED, failed_at_epoch_ms=NOW_MS))
     gateway.clock.set(NOW_MS + 100 * HOUR_MS)
 
-    assert gateway.get() == Fetched(job, None)
+    assert gateway.get() == Fetched(job, None, gateway.clock.now_ms())
 
 
 # ------------------------------------------------------------------ whose they are
@@ -224,13 +224,43 @@ def test_hit_is_fetched_by_the_tenant_that_has_it(gateway: Gateway) -> None:
 
 
 def test_shared_hit_is_fetched_by_every_tenant_that_shares(gateway: Gateway) -> None:
-    entry = gateway.put_entry(scope="shared")
+    entry = gateway.put_entry(scope="shared", model="demo-shared")
 
     assert gateway.get(f"hit_{CACHE_KEY}", "globex").found == entry
 
 
+@pytest.mark.parametrize("scope", ["shared", "tenant"])
+@pytest.mark.parametrize(
+    ("model", "readers"),
+    [
+        ("demo-shared", {"acme", "globex"}),
+        ("demo-chat", {"acme"}),
+        ("demo-uncached", set()),
+        ("gone", {"acme"}),
+    ],
+)
+def test_hit_is_read_by_whom_the_catalogue_of_now_lets_read_it(
+    gateway: Gateway, model: str, readers: set[str], scope: str
+) -> None:
+    # Whatever it said when the entry was written.
+    entry = gateway.put_entry(scope=scope, model=model)
+    allowed = readers if scope == "shared" else readers & {"acme"}
+
+    for tenant in ("acme", "globex", "private"):
+        if tenant in allowed:
+            assert gateway.get(f"hit_{CACHE_KEY}", tenant).found == entry
+        else:
+            refusal(gateway, f"hit_{CACHE_KEY}", tenant)
+
+
+def test_tenant_that_shares_no_more_reads_what_it_paid_for(gateway: Gateway) -> None:
+    entry = gateway.put_entry(scope="shared", model="demo-shared", tenant="private")
+
+    assert gateway.get(f"hit_{CACHE_KEY}", "private").found == entry
+
+
 def test_shared_hit_is_hidden_from_a_tenant_that_does_not_share(gateway: Gateway) -> None:
-    gateway.put_entry(scope="shared")
+    gateway.put_entry(scope="shared", model="demo-shared")
 
     with pytest.raises(JobNotFoundError):
         gateway.get(f"hit_{CACHE_KEY}", "private")
@@ -248,6 +278,49 @@ def test_hit_whose_object_was_collected_is_gone(gateway: Gateway) -> None:
 
     with pytest.raises(ResultExpiredError):
         gateway.get(f"hit_{CACHE_KEY}")
+
+
+@pytest.mark.parametrize(
+    "result", [Payload(inline=b"damaged"), Payload(ref="results/x")], ids=["row", "object"]
+)
+def test_result_that_is_damaged_is_gone(gateway: Gateway, result: Payload) -> None:
+    gateway.world.payloads["results/x"] = b""
+    gateway.put_entry(result=result)
+    gateway.put(completed(result))
+
+    for job_id in (f"hit_{CACHE_KEY}", JOB_ID):
+        with pytest.raises(ResultExpiredError):
+            gateway.get(job_id)
+
+
+# ------------------------------------------------------------------ the moment
+
+
+class SlowPayloads(InMemoryPayloads):
+    """A second passes with each read."""
+
+    def __init__(self, world: World, clock: FakeClock) -> None:
+        super().__init__(world)
+        self._clock = clock
+
+    def get(self, name: str) -> bytes:
+        self._clock.advance(s=1)
+        return super().get(name)
+
+
+def test_what_is_fetched_comes_with_the_moment_at_which_it_was_decided(gateway: Gateway) -> None:
+    document = packed(DOCUMENT).inline
+    assert document is not None
+    gateway.world.payloads["results/x"] = document
+    gateway.payloads = SlowPayloads(gateway.world, gateway.clock)
+    gateway.put(completed(Payload(ref="results/x")))
+    gateway.put_entry(result=Payload(ref="results/x"), soft_expires_at_epoch_ms=NOW_MS + 1001)
+
+    job, hit = gateway.get(), gateway.get(f"hit_{CACHE_KEY}")
+
+    assert (job.at_ms, hit.at_ms) == (NOW_MS, NOW_MS + 1000)
+    assert hit.freshness.value == "fresh"
+    assert gateway.clock.now_ms() == NOW_MS + 2000
 
 
 # ------------------------------------------------------------------ fallback
@@ -301,7 +374,7 @@ def test_only_open_jobs_come_with_an_old_answer(late: Gateway, status: JobStatus
 def test_late_job_comes_without_an_old_answer_in_good_times(late: Gateway) -> None:
     late.world.degraded_since_epoch_ms = None
 
-    assert late.get() == Fetched(a_job(), None)
+    assert late.get() == Fetched(a_job(), None, late.clock.now_ms())
     assert late.cache.reads == 0
 
 
@@ -330,6 +403,18 @@ def test_old_answer_is_one_that_the_job_would_take(
 @pytest.mark.parametrize(("left_ms", "given"), [(1, True), (0, False)])
 def test_old_answer_is_given_until_it_is_gone(late: Gateway, left_ms: int, *, given: bool) -> None:
     late.put_entry(**OLD, kept_until_epoch_ms=late.clock.now_ms() + left_ms)
+
+    assert (late.get().fallback is not None) is given
+
+
+@pytest.mark.parametrize(
+    ("model", "given"), [("demo-shared", True), ("demo-chat", False), ("demo-uncached", False)]
+)
+def test_old_answer_of_another_tenant_is_given_while_the_model_is_shared(
+    late: Gateway, model: str, *, given: bool
+) -> None:
+    late.put(a_job(model=model, cache_scope="shared"))
+    late.put_entry(**OLD, model=model, scope="shared", tenant="globex")
 
     assert (late.get().fallback is not None) is given
 
@@ -379,7 +464,7 @@ def test_invalidation_of_something_else_leaves_the_old_answer(late: Gateway, sub
 def test_job_is_fetched_though_its_old_answer_is_lost(late: Gateway, result: Payload) -> None:
     late.put_entry(**OLD, result=result)
 
-    assert late.get() == Fetched(a_job(), None)
+    assert late.get() == Fetched(a_job(), None, late.clock.now_ms())
 
 
 class Busy:
@@ -394,7 +479,7 @@ def test_job_is_fetched_though_its_old_answer_can_not_be_had(late: Gateway, stor
     late.put_entry(**OLD, result=Payload(ref="results/job_1/1"))
     setattr(late, store, Busy())
 
-    assert late.get() == Fetched(a_job(), None)
+    assert late.get() == Fetched(a_job(), None, late.clock.now_ms())
 
 
 def test_old_answer_is_for_nobody_but_the_jobs_tenant(late: Gateway) -> None:

@@ -88,7 +88,7 @@ class NotCancellableError(RejectedError):
 
 
 class ResultExpiredError(RejectedError):
-    """The job is known, but its result is past its retention."""
+    """The job is known, but its result is past its retention, or damaged."""
 
     code = "result_expired"
 

@@ -20,6 +20,8 @@ class Fetched:
 
     found: Job | CacheEntry
     result: bytes | None
+    at_ms: int
+    """When it was decided what is told: ages are counted to this moment."""
     freshness: Freshness = Freshness.FRESH
     """Of an entry."""
     fallback: tuple[CacheEntry, bytes] | None = None
@@ -62,18 +64,26 @@ def get_job(
         waits_s = (now_ms - job.created_at_epoch_ms) / 1000
         late = waits_s >= catalogue.service.degraded_until_s
         return Fetched(
-            job, None, fallback=_fallback(job, cache, state, payloads, now_ms) if late else None
+            job,
+            None,
+            now_ms,
+            fallback=_fallback(job, catalogue, cache, state, payloads, now_ms) if late else None,
         )
     if job.result is None:
-        return Fetched(job, None)
+        return Fetched(job, None, now_ms)
     retained_ms = catalogue.service.result_retention_h * 3_600_000
     if now_ms > (job.completed_at_epoch_ms or 0) + retained_ms:
         raise ResultExpiredError("The job's result is past its retention.")
-    return Fetched(job, result_of(job.result, payloads=payloads))
+    return Fetched(job, result_of(job.result, payloads=payloads), now_ms)
 
 
 def _fallback(
-    job: Job, cache: ResultCache, state: StateStore, payloads: PayloadStore, now_ms: int
+    job: Job,
+    catalogue: Catalogue,
+    cache: ResultCache,
+    state: StateStore,
+    payloads: PayloadStore,
+    now_ms: int,
 ) -> tuple[CacheEntry, bytes] | None:
     """In degraded mode the entry that this job is to replace, if it answers who asked.
 
@@ -86,6 +96,8 @@ def _fallback(
         known = state.read()
         entry = cache.read(job.cache_key) if known.degraded else None
         if entry is None or entry.freshness(now_ms) is Freshness.GONE:
+            return None
+        if not _readable(entry, job.tenant, catalogue):
             return None
         epoch = max(known.epoch(f"model:{job.model}"), known.epoch(f"tenant:{job.tenant}"))
         if entry.answers(
@@ -109,26 +121,38 @@ def _hit(
     """The entry, while this tenant may read it and nobody invalidated it."""
     known = state.read()
     entry = cache.read(cache_key)
-    allow_shared = catalogue.tenant(caller.tenant).allow_shared_cache
-    if entry is None or not entry.readable_by(caller.tenant, allow_shared=allow_shared):
+    if entry is None or not _readable(entry, caller.tenant, catalogue):
         raise JobNotFoundError(_NOT_FOUND)
     epoch = max(known.epoch(f"model:{entry.model}"), known.epoch(f"tenant:{caller.tenant}"))
     freshness = entry.freshness(now_ms)
     over = freshness is Freshness.GONE or (freshness is Freshness.EXPIRED and not known.degraded)
     if over or not entry.answers(asked_after_ms=epoch):
         raise JobNotFoundError(_NOT_FOUND)
-    return Fetched(entry, result_of(entry.result, payloads=payloads), freshness)
+    return Fetched(entry, result_of(entry.result, payloads=payloads), now_ms, freshness)
+
+
+def _readable(entry: CacheEntry, tenant: str, catalogue: Catalogue) -> bool:
+    """Whether the tenant may see the entry by the catalogue as it is now.
+
+    The entry was written by an older one, perhaps. Of a model that is gone only the owner reads.
+    """
+    model = catalogue.models.get(entry.model)
+    scope = "tenant" if model is None else model.cache.scope
+    shared = scope == "shared" and catalogue.tenant(tenant).allow_shared_cache
+    return scope != "none" and entry.readable_by(tenant, allow_shared=shared)
 
 
 def result_of(result: Payload, *, payloads: PayloadStore) -> bytes:
     """The result document: JSON with text, finish_reason, vendor_request_id, content.
 
-    Raises ResultExpiredError when its object was collected.
+    Raises ResultExpiredError when its object was collected, or when it is damaged.
     """
     try:
         return payloads_of.load(result, payloads=payloads)
     except KeyError as error:
         raise ResultExpiredError("The result is past its retention.") from error
+    except ValueError as error:
+        raise ResultExpiredError("The result is damaged, and can't be had any more.") from error
 
 
 _NOT_FOUND = "There is no such job."

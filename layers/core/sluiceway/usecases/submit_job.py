@@ -66,6 +66,8 @@ class Hit:
     result: bytes
     refresh: Job | None = None
     """The job that this reader queued to renew the entry."""
+    at_ms: int = 0
+    """When `freshness` was decided: ages are counted to this moment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +171,7 @@ def _hit(
     refresh = None
     if wanted and request.cache.mode != "only" and entry.may_be_refreshed(now_ms):
         refresh = _queue_refresh(request, job, entry, submitter)
-    return Hit(entry, freshness, result, refresh)
+    return Hit(entry, freshness, result, refresh, now_ms)
 
 
 def _queue_refresh(
