@@ -10,6 +10,7 @@ from sluiceway import bootstrap
 from sluiceway.bootstrap import ApiDeps
 from sluiceway.domain import strict_json
 from sluiceway.domain.errors import (
+    CacheMissError,
     InvalidRequestError,
     MethodNotAllowedError,
     PayloadTooLargeError,
@@ -73,12 +74,12 @@ def post_job() -> Response[str]:
     _refuse_unknown_parameters()
     request = parse_submit(_body(), local=deps.local)
     correlation_id = _correlation_id()
-    outcome = submit_job(
-        request,
-        caller,
-        Origin(app.context["request_id"], correlation_id, trace_header()),
-        deps.submitter,
-    )
+    origin = Origin(app.context["request_id"], correlation_id, trace_header())
+    try:
+        outcome = submit_job(request, caller, origin, deps.submitter)
+    except CacheMissError:
+        deps.telemetry.event("cache_miss", model=request.model, tenant=caller.tenant)
+        raise
     if isinstance(outcome, Hit):
         deps.telemetry.event(
             _EVENT_OF_HIT[outcome.freshness],
@@ -93,6 +94,9 @@ def post_job() -> Response[str]:
     deps.telemetry.event(
         "job_deduplicated" if outcome.deduplicated else "job_submitted", outcome.job
     )
+    if request.cache.mode == "use" and outcome.job.cache_scope != "none":
+        # With the fields of a hit, so that the two are counted by the same dimensions.
+        deps.telemetry.event("cache_miss", model=request.model, tenant=caller.tenant)
     return _response(
         job_reply(
             202,

@@ -878,7 +878,7 @@ def test_correlation_id_is_on_every_log_line(
     stage.submit(headers={"X-Correlation-Id": "order-1001"}, scopes="")
 
     lines = log_lines(output(capsys))
-    assert [line["message"] for line in lines] == ["job_submitted", "request_refused"]
+    assert [line["message"] for line in lines] == ["job_submitted", "cache_miss", "request_refused"]
     assert {line["correlation_id"] for line in lines} == {"order-1001"}
 
 
@@ -1143,12 +1143,62 @@ def test_each_kind_of_answer_to_a_submit_is_counted(
     stage.submit("other")
     stage.submit("other")
 
-    counted = [
+    counted = names_of_metrics(output(capsys))
+    assert counted == ["CacheHit", "JobsSubmitted", "CacheMiss", "JobsDeduplicated", "CacheMiss"]
+
+
+@pytest.mark.parametrize(
+    ("body", "counted"),
+    [
+        ({}, ["JobsSubmitted", "CacheMiss"]),
+        ({"cache": {"no_store": True}}, ["JobsSubmitted", "CacheMiss"]),
+        ({"cache": {"mode": "only"}}, ["CacheMiss"]),
+        ({"cache": {"mode": "refresh"}}, ["JobsSubmitted"]),
+        ({"cache": {"mode": "bypass"}}, ["JobsSubmitted"]),
+        ({"model": "demo-uncached"}, ["JobsSubmitted"]),
+        ({"model": "demo-exact"}, ["JobsSubmitted"]),
+        ({"model": "demo-exact", "options": {"temperature": 0}}, ["JobsSubmitted", "CacheMiss"]),
+        ({"model": "demo-unknown"}, []),
+    ],
+    ids=str,
+)
+def test_miss_is_counted_for_who_looked_and_found_nothing(
+    stage: Stage, capsys: pytest.CaptureFixture[str], body: dict[str, Any], counted: list[str]
+) -> None:
+    whole = {"model": "demo-chat", "input": "hello", **body}
+
+    stage.post(whole, scopes="submit bypass")
+    first = output(capsys)
+    stage.post(whole, scopes="submit bypass")
+    second = output(capsys)
+
+    assert names_of_metrics(first) == counted
+    again = [name.replace("JobsSubmitted", "JobsDeduplicated") for name in counted]
+    assert names_of_metrics(second) == again
+
+
+def test_miss_is_counted_by_the_dimensions_of_a_hit(
+    stage: Stage, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def dimensions(name: str) -> Any:
+        (line,) = [line for line in metric_lines(output(capsys)) if name in line]
+        return line["_aws"]["CloudWatchMetrics"][0]["Dimensions"]
+
+    job_id = stage.submit().body["id"]
+    miss = dimensions("CacheMiss")
+    stage.run_job(job_id)
+    output(capsys)
+    stage.submit()
+
+    assert dimensions("CacheHit") == miss
+
+
+def names_of_metrics(text: str) -> list[str]:
+    return [
         metric["Name"]
-        for line in metric_lines(output(capsys))
+        for line in metric_lines(text)
         for metric in line["_aws"]["CloudWatchMetrics"][0]["Metrics"]
     ]
-    assert counted == ["CacheHit", "JobsSubmitted", "CacheMiss", "JobsDeduplicated", "CacheMiss"]
 
 
 def test_hit_is_logged_with_tenant_model_and_age(

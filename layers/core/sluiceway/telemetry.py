@@ -37,8 +37,9 @@ class Metric:
 _MS = MetricUnit.Milliseconds
 
 EVENTS: dict[str, tuple[Metric, ...]] = {
-    "job_submitted": (Metric("JobsSubmitted"), Metric("CacheMiss")),
-    "job_deduplicated": (Metric("JobsDeduplicated"), Metric("CacheMiss")),
+    "job_submitted": (Metric("JobsSubmitted"),),
+    "job_deduplicated": (Metric("JobsDeduplicated"),),
+    "cache_miss": (Metric("CacheMiss"),),
     "cache_hit": (Metric("CacheHit"),),
     "cache_stale": (Metric("CacheStale"),),
     "cache_degraded": (Metric("CacheStale"), Metric("Degraded")),
