@@ -1157,6 +1157,45 @@ def test_anthropic_answer_without_a_final_text_is_not_reusable(
     assert not answer.cacheable
 
 
+@pytest.mark.parametrize("reason", ["function_call", "stop"])
+@pytest.mark.parametrize("text", [None, "let me see"])
+def test_function_call_of_the_old_kind_is_kept_and_not_reusable(
+    open_vendors: Callable[..., HttpVendors], text: str | None, reason: str
+) -> None:
+    call = {"name": "f", "arguments": "{}"}
+    message = {"content": text, "function_call": call}
+    body = json.dumps(
+        {**OPENAI, "choices": [{"message": message, "finish_reason": reason}]}
+    ).encode()
+
+    answer = open_vendors(transport=answering(body)).call(a_call())
+
+    assert (answer.text, answer.finish_reason) == (text or "", "tool_calls")
+    assert answer.content == [{"type": "function_call", "function_call": call}]
+    assert not answer.cacheable
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *("tool_use", "server_tool_use", "mcp_tool_use", "mcp_tool_result"),
+        *("web_search_tool_result", "web_fetch_tool_result", "code_execution_tool_result"),
+    ],
+)
+def test_answer_with_a_block_of_any_tool_is_kept_whole_and_not_reusable(
+    open_vendors: Callable[..., HttpVendors], kind: str
+) -> None:
+    blocks = [{"type": "text", "text": "so"}, {"type": kind, "id": "t"}]
+    blocks.append({"type": "text", "text": " it is"})
+    body = json.dumps({**ANTHROPIC, "content": blocks}).encode()
+
+    answer = open_vendors(transport=answering(body)).call(a_call("anthropic"))
+
+    assert (answer.text, answer.finish_reason) == ("so it is", "tool_calls")
+    assert answer.content == blocks
+    assert not answer.cacheable
+
+
 def test_input_that_a_protocol_can_not_say_is_rejected_and_not_retried(
     open_vendors: Callable[..., HttpVendors],
 ) -> None:

@@ -68,13 +68,19 @@ def answer(document: dict[str, Any], *, latency_ms: int, request_id: str | None)
     kinds = {block["type"] for block in blocks}
     return VendorAnswer(
         text="".join(block["text"] for block in blocks if block["type"] == "text"),
-        finish_reason="tool_calls" if "tool_use" in kinds else _REASONS[reason],
+        # The vendor's own tools, too: what they found isn't there the next time.
+        finish_reason="tool_calls" if any(map(_of_a_tool, kinds)) else _REASONS[reason],
         input_tokens=openai_wire.tokens(usage["input_tokens"]),
         output_tokens=openai_wire.tokens(usage["output_tokens"]),
         latency_ms=latency_ms,
         vendor_request_id=openai_wire.request_id_of(request_id, document),
         content=None if kinds == {"text"} else blocks,
     )
+
+
+def _of_a_tool(kind: str) -> bool:
+    """`tool_use`, `server_tool_use`, `mcp_tool_use`, `web_search_tool_result` and their like."""
+    return kind.endswith(("tool_use", "tool_result"))
 
 
 def _blocks(part: Any) -> list[dict[str, Any]]:

@@ -50,7 +50,11 @@ def answer(document: dict[str, Any], *, latency_ms: int, request_id: str | None)
     message = choice["message"]
     reason = choice["finish_reason"]
     text = message.get("content")
-    calls = message.get("tool_calls")
+    calls = [
+        {"type": name, name: message[name]}
+        for name in ("tool_calls", "function_call")  # the second: before there were tools
+        if message.get(name)
+    ]
     if reason == "content_filter" or message.get("refusal"):
         raise VendorError(
             "vendor_filtered",
@@ -69,7 +73,7 @@ def answer(document: dict[str, Any], *, latency_ms: int, request_id: str | None)
         output_tokens=tokens(usage.get("completion_tokens")),
         latency_ms=latency_ms,
         vendor_request_id=request_id_of(request_id, document),
-        content=[{"type": "tool_calls", "tool_calls": calls}] if calls else None,
+        content=calls or None,
     )
 
 
@@ -91,4 +95,9 @@ def tokens(count: Any) -> int:
     return count
 
 
-_REASONS = {"stop": "stop", "length": "length", "tool_calls": "tool_calls"}
+_REASONS = {
+    "stop": "stop",
+    "length": "length",
+    "tool_calls": "tool_calls",
+    "function_call": "tool_calls",
+}
