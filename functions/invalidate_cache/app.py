@@ -21,7 +21,12 @@ def handle(event: dict[str, Any], context: LambdaContext, deps: InvalidateDeps) 
     """Raises for an event that can't be followed: it ends in the function's failure queue."""
     with deps.telemetry.invocation(context):
         event_id = str(event.get("id", ""))
-        what = Invalidation.of(parse_invalidation(event.get("detail")))
+        request = parse_invalidation(event.get("detail"))
+        if request.model is not None:
+            deps.catalogue.model(request.model)  # a slip of the pen would do nothing
         invalidate_cache(
-            what, actor=f"event:{event_id}", request_id=event_id, invalidator=deps.invalidator
+            Invalidation.of(request),
+            actor=f"event:{event_id}",
+            request_id=event_id,
+            invalidator=deps.invalidator,
         )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from sluiceway.bootstrap import InvalidateDeps
-from sluiceway.domain.errors import ValidationFailedError
+from sluiceway.domain.errors import ModelNotFoundError, ValidationFailedError
 from sluiceway.ports import AuditRecord
 from sluiceway.usecases.invalidate_cache import Invalidator
 
@@ -15,6 +15,7 @@ from functions.invalidate_cache import app
 from tests.fakes.in_memory import NOW_MS
 from tests.functions.stage import ABSENT, Answer, Stage, request, sample
 from tests.unit.logs import a_context, log_lines, output
+from tests.unit.samples import CATALOGUE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -207,7 +208,7 @@ def take(stage: Stage) -> Callable[[dict[str, Any]], None]:
             stage.cache, stage.state, stage.audit, stage.clock, stage.telemetry
         )
         context = a_context(aws_request_id="lambda-inv", function_name="invalidate_cache")
-        app.handle(event, context, InvalidateDeps(invalidator, stage.telemetry))
+        app.handle(event, context, InvalidateDeps(invalidator, CATALOGUE, stage.telemetry))
 
     return handle
 
@@ -263,6 +264,14 @@ def test_detail_that_cannot_be_followed_raises_for_the_failure_queue(
 ) -> None:
     with pytest.raises(ValidationFailedError):
         take(sample("invalidate_cache") | {"detail": detail})
+    assert (stage.world.epochs, stage.world.audit) == ({}, [])
+
+
+def test_event_that_names_a_model_that_is_not_there_raises_for_the_failure_queue(
+    stage: Stage, take: Callable[[dict[str, Any]], None]
+) -> None:
+    with pytest.raises(ModelNotFoundError):
+        take(an_event(model="demo-chatt"))
     assert (stage.world.epochs, stage.world.audit) == ({}, [])
 
 

@@ -164,6 +164,7 @@ class InvalidateDeps:
     """What the invalidator works with."""
 
     invalidator: "Invalidator"
+    catalogue: "Catalogue"
     telemetry: PowertoolsTelemetry
 
 
@@ -365,7 +366,7 @@ def invalidate_deps() -> InvalidateDeps:
         clock=clock,
         telemetry=telemetry,
     )
-    return InvalidateDeps(invalidator, telemetry)
+    return InvalidateDeps(invalidator, _catalogue(telemetry), telemetry)
 
 
 def packaged_catalogue() -> "Catalogue":
