@@ -36,14 +36,24 @@ def job_id(_: click.Context, __: click.Parameter, given: Any) -> Any:
     return given
 
 
+def _given(_: click.Context, __: click.Parameter, name: str | None) -> str | None:
+    """A tenant's name, or none; an empty one is nobody's. Raises click.BadParameter."""
+    if name is not None and not name.strip():
+        raise click.BadParameter("a tenant's name isn't empty")
+    return name
+
+
 stack = click.option(
     "--stack",
     callback=use_stack,
     expose_value=False,
     help="Name of a stack on AWS; else the local one of this folder.",
 )
-tenant = click.option("--tenant", help="Local stack: use this partner's key.")
-owner = click.option("--tenant", help="Whose job it is; without it, tenants with keys are tried.")
+tenant = click.option("--tenant", callback=_given, help="Local stack: use this partner's key.")
+owner = click.option(
+    "--tenant", callback=_given, help="Whose job it is; without it, tenants with keys are tried."
+)
+only_tenant = click.option("--tenant", callback=_given, help="Only this tenant's.")
 
 
 def partner_api(stack_name: str | None, tenant_name: str | None) -> Api:

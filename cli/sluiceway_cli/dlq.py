@@ -37,6 +37,8 @@ REDRIVE_MARGIN_MS = 1_000
 MAX_LOOKS = 5
 """At a job that somebody else moves meanwhile."""
 
+A_REFRESH = "the job is a refresh: the readers of its entry renew it, and it is never redriven"
+
 Work = tuple[str, str]
 
 
@@ -145,6 +147,8 @@ def _why_stray(job: Job | None) -> str | None:
         return "there is no such job"
     if job.discarded:
         return "the job was discarded"
+    if job.refresh:
+        return A_REFRESH
     if job.open:
         return f"the job is {job.status.value}: the sweeper sends it again"
     if job.status in {JobStatus.COMPLETED, JobStatus.CANCELLED}:
@@ -178,9 +182,11 @@ def redrive_all(operator: Operator, *, rate: int) -> Generator[Outcome]:
 def redrive_jobs(operator: Operator, jobs: Mapping[str, Job | None], *, rate: int) -> list[Outcome]:
     """Redrives these jobs: by their messages, and in the table where there is no message.
 
-    `jobs`: by id; None: there is no such job.
+    A refresh is refused. `jobs`: by id; None: there is no such job.
     """
-    known = {(job.tenant, job.job_id) for job in jobs.values() if job is not None}
+    known = {
+        (job.tenant, job.job_id) for job in jobs.values() if job is not None and not job.refresh
+    }
     moved = {_name(one): one for one in _Mover(operator, rate, works=known).run()} if known else {}
     return [
         moved.get(job_id) or _redrive_in_table(job, job_id, operator)
@@ -326,6 +332,8 @@ def _redrive_in_table(job: Job | None, job_id: str, operator: Operator) -> Outco
     """Gives a job without a message another run; the sweeper sends the message."""
     if job is None:
         return Outcome("failed", "there is no such job", job_id)
+    if job.refresh:
+        return Outcome("failed", A_REFRESH, job_id, job.tenant)
     try:
         for _ in range(MAX_LOOKS):
             why = _why_stray(job)
@@ -412,6 +420,8 @@ def _write_discarded(job: Job, operator: Operator) -> tuple[Job, bool]:
 
 def require_dead_lettered(job: Job) -> None:
     """Raises RejectedError for a job that has another run ahead, or needs none."""
+    if job.refresh:
+        raise RejectedError(f"Nothing to do: {A_REFRESH}.")
     if job.status is JobStatus.FAILED and not job.discarded:
         raise RejectedError(
             "The job has just failed and is on its way to the dead-letter queue: it is "

@@ -208,7 +208,7 @@ def create_key(
 
 
 @keys.command("list")
-@click.option("--tenant", help="Only this tenant's.")
+@console.only_tenant
 @console.stack
 @console.as_json
 @click.pass_obj

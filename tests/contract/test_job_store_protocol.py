@@ -12,7 +12,7 @@ from sluiceway.domain.lease import CLOCK_SKEW_MS, Lease
 from sluiceway.ports import Applied, Claimed, LeaseHeld, Moved, Started, Submitted
 
 from tests.contract.harness import LEASE_MS, start
-from tests.fakes.examples import a_job, completed, failed, redriven, retrying
+from tests.fakes.examples import a_job, a_refresh, completed, failed, redriven, retrying
 from tests.fakes.in_memory import NOW_MS, LeaseRow
 
 if TYPE_CHECKING:
@@ -193,6 +193,19 @@ def test_redrive_queues_the_job_with_claim_and_counter(store: Store, *, last_rec
     assert (row.status, row.attempts, row.redrives, row.lane) == (JobStatus.QUEUED, 0, 1, "batch")
     assert store.rows.claim(job.job_key) == job.job_id
     assert store.rows.in_flight("acme") == {0: 1}
+
+
+@pytest.mark.parametrize("unsettled", [False, True])
+def test_refresh_is_not_redriven_and_nothing_is_written(store: Store, *, unsettled: bool) -> None:
+    old = replace(failed(a_refresh(), last_receive=True), unsettled=unsettled)
+    store.rows.put_job(old)
+    before = store.rows.picture()
+
+    with pytest.raises(ValueError, match="refresh"):
+        store.jobs.redrive(old, redriven(old))
+
+    assert store.rows.picture() == before
+    assert store.rows.in_flight(old.tenant) == {}
 
 
 def test_redriven_job_is_found_by_the_same_request(store: Store) -> None:

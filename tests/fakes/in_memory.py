@@ -291,6 +291,8 @@ class InMemoryJobs:
             return replace(lease, ends_at_epoch_ms=ends_at_ms)
 
     def redrive(self, old: Job, new: Job) -> Applied | Moved:
+        if old.refresh:
+            raise ValueError("a refresh is not redriven")
         world = self._world
         with world.lock:
             current = self.get(old.tenant, old.job_id)

@@ -162,6 +162,32 @@ def test_command_refuses_what_is_no_job_id(command: tuple[str, ...], job_id: str
     assert_told(run(*command, job_id), code=2)
 
 
+@pytest.mark.parametrize("name", ["", " "])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("submit", "demo-chat", "x"),
+        ("wait", JOB_ID),
+        ("jobs", "show", JOB_ID),
+        ("jobs", "cancel", JOB_ID),
+        ("keys", "list"),
+        ("dlq", "show", JOB_ID),
+        ("dlq", "redrive", JOB_ID),
+        ("dlq", "discard", JOB_ID),
+        ("dlq", "resubmit", JOB_ID, "--input", "-"),
+        ("cache", "show", JOB_ID),
+        ("cache", "show", CACHE_KEY),
+        ("cache", "invalidate"),
+    ],
+    ids=" ".join,
+)
+def test_command_refuses_a_tenant_without_a_name(command: tuple[str, ...], name: str) -> None:
+    result = run(*command, "--tenant", name)
+
+    assert_told(result, code=2)
+    assert "--tenant" in result.output
+
+
 @pytest.mark.parametrize("arguments", [(), ("--all", JOB_ID)], ids=["neither", "both"])
 def test_redrive_takes_jobs_or_all(arguments: tuple[str, ...]) -> None:
     assert_told(run("dlq", "redrive", *arguments), code=2)

@@ -34,7 +34,7 @@ from sluiceway_cli import dlq
 from sluiceway_cli.dead_letters import SENT_BY_HAND, DeadLetters, Look
 from sluiceway_cli.main import cli
 
-from tests.fakes.examples import a_job, an_entry, completed, failed
+from tests.fakes.examples import a_job, a_refresh, an_entry, completed, failed
 from tests.fakes.in_memory import (
     NOW_MS,
     Claim,
@@ -846,6 +846,58 @@ def test_redrive_moves_by_hand_what_sqs_leaves_and_has_several_lanes(desk: Desk)
 
 
 # ------------------------------------------------------------------------------------ one job
+
+
+def a_failed_refresh() -> Job:
+    return failed(a_refresh(9))
+
+
+def test_redrive_of_a_refresh_is_refused_and_nothing_is_written(desk: Desk) -> None:
+    refresh = desk.put(a_failed_refresh())
+    row, counters = desk.row(refresh), dict(desk.world.in_flight)
+
+    (outcome,) = desk.redrive(refresh)
+
+    assert outcome == dlq.Outcome("failed", dlq.A_REFRESH, refresh.job_id, refresh.tenant)
+    assert (desk.row(refresh), dict(desk.world.in_flight)) == (row, counters)
+    assert desk.world.claims == {}
+    assert (desk.queues.sent, desk.count()) == ([], 1)
+
+
+def test_redrive_of_several_refuses_the_refreshes_among_them(desk: Desk) -> None:
+    job, refresh = desk.put(dead(1), copies=0), desk.put(a_failed_refresh(), copies=0)
+
+    outcomes = desk.redrive(refresh, job)
+
+    assert [(one.job_id, one.outcome) for one in outcomes] == [
+        (refresh.job_id, "failed"),
+        (job.job_id, "redriven"),
+    ]
+    assert desk.world.in_flight == {("acme", 0): 1}
+
+
+def test_refresh_in_the_queue_is_listed_as_a_stray_and_cleared_away(desk: Desk) -> None:
+    refresh = desk.put(a_failed_refresh())
+
+    (entry,), _ = dlq.list_letters(desk.operator, limit=None)
+    (outcome,) = desk.redrive_all()
+
+    assert (entry["stray"], entry["why_stray"]) == (True, dlq.A_REFRESH)
+    assert outcome.outcome == "skipped"
+    assert outcome.reason.startswith(dlq.A_REFRESH)
+    assert desk.work_off() == [Acknowledge()]
+    assert desk.row(refresh) == refresh
+    assert desk.world.in_flight == {}
+
+
+def test_refresh_is_neither_discarded_nor_resubmitted(desk: Desk) -> None:
+    refresh = desk.put(a_failed_refresh())
+
+    with pytest.raises(RejectedError, match="is a refresh"):
+        dlq.discard(desk.operator, refresh)
+    with pytest.raises(RejectedError, match="is a refresh"):
+        dlq.resubmit(desk.operator, desk.submitter, refresh, corrected="x")
+    assert desk.row(refresh) == refresh
 
 
 def test_redrive_of_a_job_leaves_the_others_messages(desk: Desk) -> None:

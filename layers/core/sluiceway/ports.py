@@ -150,6 +150,7 @@ class JobStore(Protocol):
         """Writes `redriven`: the job counts as in flight again, whatever the cap.
 
         It takes its claim back, where nobody has it meanwhile. Of two at once one is told Applied.
+        Raises ValueError for a refresh, which is renewed by its entry's readers.
         """
         ...
 

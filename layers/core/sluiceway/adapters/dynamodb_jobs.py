@@ -407,6 +407,8 @@ class DynamoDBJobs:
 
     def redrive(self, old: Job, new: Job) -> Applied | Moved:
         """See JobStore."""
+        if old.refresh:
+            raise ValueError("a refresh is not redriven")
         writes = [self._job_write(old, new)]
         if not old.unsettled:  # else its place in the counter was never given back
             writes.append(
