@@ -20,6 +20,10 @@ from sluiceway_cli.target import Target, find_target
 EFFECTIVE_WITHIN_S = 5
 """Every process reads an entry anew, and the epochs when its copy is so old."""
 
+CLOCKS_DIFFER_MS = 5_000
+"""An invalidation has its time of this machine: with a clock that is further off it would spare
+answers from before it, or refuse some from after it."""
+
 
 @click.group("cache")
 def group() -> None:
@@ -200,6 +204,7 @@ def invalidate(
             _require_model(model, target)
         if key is not None:
             target.reachable_cache  # noqa: B018 - raises where a tombstone would be of no use
+        _require_good_clock(target)
         done = invalidate_cache(
             wanted[0],
             actor=target.actor,
@@ -221,6 +226,16 @@ def invalidate(
                 "The catalogue of a stack on AWS isn't known here: the name was not checked.",
                 err=True,
             )
+
+
+def _require_good_clock(target: Target) -> None:
+    ahead_ms = target.clock_ahead_ms()
+    if abs(ahead_ms) > CLOCKS_DIFFER_MS:
+        way = "ahead of" if ahead_ms > 0 else "behind"
+        raise click.ClickException(
+            f"this machine's clock is {abs(ahead_ms) / 1000:.0f} s {way} that of AWS, and an "
+            "invalidation has its time; set it, or use POST /admin/cache/invalidate"
+        )
 
 
 def _require_model(name: str, target: Target) -> None:

@@ -6,6 +6,7 @@ import random
 import secrets
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,12 @@ from typing import Any
 import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
-from sluiceway.adapters.dynamodb import Table
+from sluiceway.adapters.dynamodb import Table, to_item
 from sluiceway.adapters.dynamodb_audit import DynamoDBAudit
 from sluiceway.adapters.dynamodb_cache import DynamoDBCache
 from sluiceway.adapters.dynamodb_jobs import DynamoDBJobs, TableNames
 from sluiceway.adapters.dynamodb_partner_keys import DynamoDBPartnerKeys
-from sluiceway.adapters.dynamodb_state import DynamoDBState
+from sluiceway.adapters.dynamodb_state import STATE_KEY, DynamoDBState
 from sluiceway.adapters.s3_payloads import S3Payloads
 from sluiceway.adapters.sqs_queue import SQSJobQueue
 from sluiceway.bootstrap import SystemClock, packaged_catalogue
@@ -166,6 +167,27 @@ class Target:
             return f"aws:{sts.get_caller_identity()['Arn']}"
         except (BotoCoreError, ClientError):
             return local_actor()
+
+    def clock_ahead_ms(self) -> int:
+        """How far this machine's clock is ahead of AWS's at least; negative: behind.
+
+        0, too, when no reply says what time it is there. `Date` has whole seconds, and the reply
+        took some time, so a small difference can't be told.
+        """
+        name, before_ms = self._output("CoordinationTableName"), self.clock.now_ms()
+        try:
+            answer: Any = self._table.client.get_item(
+                TableName=name, Key=to_item(STATE_KEY), ConsistentRead=True
+            )
+        except ClientError as error:  # a refusal has the time, too
+            answer = error.response
+        after_ms = self.clock.now_ms()
+        headers = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {})
+        try:
+            aws_ms = round(parsedate_to_datetime(headers.get("date")).timestamp() * 1000)
+        except (TypeError, ValueError):
+            return 0
+        return max(0, before_ms - (aws_ms + 999)) or min(0, after_ms - aws_ms)
 
     def invalidator(self) -> Invalidator:
         """What an invalidation works with."""

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field, replace
+from email.utils import formatdate
 from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
-from botocore.exceptions import ClientError, NoCredentialsError
+from botocore.exceptions import ClientError, EndpointConnectionError, NoCredentialsError
 from click.testing import CliRunner, Result
 from moto import mock_aws
+from sluiceway.adapters.dynamodb import Table
 from sluiceway.domain import catalogue as catalogues
 from sluiceway.domain.errors import StoreBusyError
 from sluiceway.domain.payload import Payload
@@ -33,6 +35,8 @@ from tests.fakes.in_memory import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from sluiceway.domain.catalogue import Catalogue
     from sluiceway.domain.freshness import CacheEntry
     from sluiceway.domain.job import Job
@@ -50,11 +54,29 @@ CATALOGUE = catalogues.parse(
 )
 
 
+@dataclass
+class Replies:
+    """A client of DynamoDB, for what its replies say besides."""
+
+    headers: dict[str, str] = field(default_factory=dict)
+    error: Exception | None = None
+    takes: Callable[[], object] = lambda: None
+    """What happens while a reply is under way."""
+
+    def get_item(self, **request: Any) -> dict[str, Any]:
+        assert request["Key"] == {"coordination_key": {"S": "state"}}
+        self.takes()
+        if self.error is not None:
+            raise self.error
+        return {"ResponseMetadata": {"HTTPHeaders": self.headers}}
+
+
 @dataclass(frozen=True)
 class Desk(Target):
     """An installation in memory, as the commands see it."""
 
     world: World = field(default_factory=World)
+    aws: Replies = field(default_factory=Replies)
 
     def __post_init__(self) -> None:
         clock = self.clock
@@ -65,6 +87,7 @@ class Desk(Target):
             audit=InMemoryAudit(self.world),
             payloads=InMemoryPayloads(self.world),
             jobs=InMemoryJobs(self.world, clock=clock),
+            _table=Table(self.aws),  # type: ignore[arg-type]
         )
 
     def partner_keys(self) -> InMemoryPartnerKeys:
@@ -91,7 +114,7 @@ def desk(monkeypatch: pytest.MonkeyPatch, clock: FakeClock) -> Desk:
     monkeypatch.setenv("LOGNAME", "ann")
     made = Desk(
         "http://127.0.0.1:9/v1",
-        outputs={"JobsTableName": "j"},
+        outputs={"JobsTableName": "j", "CoordinationTableName": "c"},
         partners={"acme": "swk_x"},
         endpoint_url=EMULATOR,
         region="us-east-1",
@@ -429,6 +452,79 @@ def test_invalidate_on_aws_says_that_nobody_checked_the_name(on_aws: Desk) -> No
     assert "the name was not checked" in result.stderr
     assert tenant.stderr == ""
     assert shown["subject"] == "model:zzz"
+
+
+# ------------------------------------------------------------------------------------ clocks
+
+
+def date(ms: int) -> str:
+    """As HTTP says it: in whole seconds."""
+    return formatdate(ms // 1000, usegmt=True)
+
+
+@pytest.mark.parametrize("subject", [("--model", "demo-chat"), ("--tenant", "x"), ("--key", KEY)])
+@pytest.mark.parametrize(
+    ("ahead_ms", "way"),
+    [
+        (-60_000, "60 s behind that of AWS"),
+        (-6_000, "6 s behind that of AWS"),
+        (-5_000, ""),
+        (0, ""),
+        (5_999, ""),  # AWS may be at the end of the second that it tells
+        (7_000, "6 s ahead of that of AWS"),
+        (3_601_000, "3600 s ahead of that of AWS"),
+    ],
+)
+def test_invalidate_is_refused_with_a_clock_that_is_far_off(
+    desk: Desk, subject: tuple[str, str], ahead_ms: int, way: str
+) -> None:
+    desk.aws.headers = {"date": date(NOW_MS)}
+    desk.put(entry())
+    assert isinstance(desk.clock, FakeClock)
+    desk.clock.advance(ms=ahead_ms)
+
+    result = run("cache", "invalidate", *subject)
+
+    assert result.exit_code == (1 if way else 0)
+    assert way in result.stderr
+    assert bool(desk.world.audit) is not bool(way)
+    assert bool(desk.world.epochs or desk.world.tombstones) is not bool(way)
+
+
+@pytest.mark.parametrize("headers", [{}, {"date": ""}, {"date": "yesterday"}], ids=str)
+def test_invalidate_goes_on_where_nobody_tells_the_time(
+    desk: Desk, headers: dict[str, str]
+) -> None:
+    desk.aws.headers = headers
+
+    assert run("cache", "invalidate", "--model", "demo-chat").exit_code == 0
+    assert desk.world.epochs
+
+
+def test_reply_that_takes_long_is_no_sign_of_a_clock_that_is_off(desk: Desk) -> None:
+    assert isinstance(desk.clock, FakeClock)
+    clock = desk.clock
+    desk.aws.takes = lambda: clock.advance(s=20)
+    for told_ms in (NOW_MS, NOW_MS + 40_000):
+        clock.set(NOW_MS + 20_000 if told_ms > NOW_MS else NOW_MS)
+        desk.aws.headers = {"date": date(told_ms)}
+
+        assert run("cache", "invalidate", "--model", "demo-chat").exit_code == 0
+
+
+def test_refusal_tells_the_time_as_well(desk: Desk) -> None:
+    desk.aws.error = ClientError(
+        {
+            "Error": {"Code": "AccessDeniedException", "Message": "no"},
+            "ResponseMetadata": {"HTTPHeaders": {"date": date(NOW_MS - 60_000)}},  # type: ignore[typeddict-item]
+        },
+        "GetItem",
+    )
+
+    assert "59 s ahead of" in run("cache", "invalidate", "--model", "demo-chat").stderr
+    desk.aws.error = EndpointConnectionError(endpoint_url=EMULATOR)
+    assert run("cache", "invalidate", "--model", "demo-chat").exit_code == 1
+    assert desk.world.epochs == {}
 
 
 # ------------------------------------------------------------------------------------ Valkey

@@ -12,7 +12,7 @@ from sluiceway.ports import Clock, ServiceState
 COPY_LIVES_MS = 4_500
 """With the time of a read less than the 5 s in which a change must be seen everywhere."""
 
-_KEY = {"coordination_key": "state"}
+STATE_KEY = {"coordination_key": "state"}
 
 
 class DynamoDBState:
@@ -31,7 +31,7 @@ class DynamoDBState:
         now_ms = self._clock.now_ms()
         # A clock that went back makes the copy old, too.
         if not 0 <= now_ms - self._copied_at_ms < COPY_LIVES_MS:
-            values = self._table.read(self._name, _KEY) or {}
+            values = self._table.read(self._name, STATE_KEY) or {}
             self._copy = ServiceState(
                 epochs={name: value for name, value in values.items() if ":" in name},
                 degraded_since_epoch_ms=values.get("degraded_since_epoch_ms"),
@@ -46,7 +46,7 @@ class DynamoDBState:
             refusal = self._table.write(
                 Write(
                     self._name,
-                    _KEY,
+                    STATE_KEY,
                     update="SET #epoch = :epoch",
                     condition="attribute_not_exists(#epoch) OR #epoch < :epoch",
                     values={"epoch": epoch},
@@ -65,7 +65,7 @@ class DynamoDBState:
         refusal = self._table.write(
             Write(
                 self._name,
-                _KEY,
+                STATE_KEY,
                 update=(
                     "SET #degraded_by = :token REMOVE #degraded_since_epoch_ms"
                     if since_ms is None
