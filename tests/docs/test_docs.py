@@ -528,7 +528,7 @@ def test_attributes_of_audit_records_are_documented() -> None:
 
 def test_coordination_rows_are_documented() -> None:
     source = (LAYER / "adapters/dynamodb_jobs.py").read_text("utf-8")
-    kinds = set(re.findall(r'f"(\w+)#\{', source)) | set(dynamodb_state._KEY.values())
+    kinds = set(re.findall(r'f"(\w+)#\{', source)) | set(dynamodb_state.STATE_KEY.values())
 
     documented = {name.partition("#")[0] for name in first_column(ARCHITECTURE, "Coordination")}
 
