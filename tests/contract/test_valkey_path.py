@@ -89,6 +89,7 @@ class Path:
                 catalogue=catalogue,
                 jobs=self.store.jobs,
                 cache=self.store.cache,
+                state=self.state,
                 payloads=self.payloads,
                 vendors=self.vendors,
                 clock=self.store.clock,
