@@ -8,14 +8,21 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from sluiceway.adapters.dynamodb import to_item
 from sluiceway.domain import job as transitions
-from sluiceway.domain.catalogue import Service
+from sluiceway.domain.catalogue import Catalogue
 from sluiceway.domain.errors import DamagedRowError
 from sluiceway.domain.job import DUE_SHARDS, JobStatus
 from sluiceway.ports import DueJob, IndexedJob
 from sluiceway.usecases.sweep_jobs import Sweeper, sweep_jobs
 
 from tests.fakes.examples import a_job, completed, failed, redriven, retrying
-from tests.fakes.in_memory import NOW_MS, InMemoryQueue, InMemoryState, RecordingTelemetry, World
+from tests.fakes.in_memory import (
+    NOW_MS,
+    InMemoryGates,
+    InMemoryQueue,
+    InMemoryState,
+    RecordingTelemetry,
+    World,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -340,7 +347,8 @@ def test_damaged_row_is_told_and_keeps_no_other_job_from_the_sweep(
             telemetry=telemetry,
             time_left_ms=lambda: 60_000,
             pause=clock.pause,
-            service=Service(),
+            gates=InMemoryGates(World()),
+            catalogue=Catalogue(),
         )
     )
 

@@ -13,7 +13,7 @@ from moto import mock_aws
 from pydantic import TypeAdapter, ValidationError
 from sluiceway.adapters.sqs_queue import SQSJobQueue, read_body
 from sluiceway.domain import job as transitions
-from sluiceway.domain.catalogue import Name, Service
+from sluiceway.domain.catalogue import Catalogue, Name
 from sluiceway.usecases.sweep_jobs import Sweeper, sweep_jobs
 
 from tests.fakes.examples import a_job
@@ -21,6 +21,7 @@ from tests.fakes.in_memory import (
     NOW_MS,
     FakeClock,
     InMemoryDueJobs,
+    InMemoryGates,
     InMemoryJobs,
     InMemoryQueue,
     InMemoryState,
@@ -295,7 +296,8 @@ def test_sqs_message_of_a_sweep_carries_the_submits_trace_without_its_lineage(
             telemetry=RecordingTelemetry(),
             time_left_ms=lambda: 60_000,
             pause=clock.pause,
-            service=Service(),
+            gates=InMemoryGates(World()),
+            catalogue=Catalogue(),
         )
     )
 

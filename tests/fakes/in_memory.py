@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from sluiceway.domain.errors import StoreBusyError
 from sluiceway.domain.freshness import cool_down_ms
+from sluiceway.domain.gate import Gate, Limits, Room, Shut
 from sluiceway.domain.job import (
     CLAIM_OUTLIVES_DEADLINE_MS,
     Job,
@@ -22,6 +23,7 @@ from sluiceway.domain.job import (
     settled,
 )
 from sluiceway.domain.lease import Lease, is_free
+from sluiceway.domain.ticket import Ticket
 from sluiceway.domain.webhook import MAX_CALLBACKS
 from sluiceway.ports import (
     Applied,
@@ -119,6 +121,9 @@ class World:
     bypasses: Counter[tuple[str, int]] = field(default_factory=Counter)
     """By tenant and day since 1970."""
     epochs: dict[str, int] = field(default_factory=dict)
+    gates: dict[str, Gate] = field(default_factory=dict)
+    rooms: dict[tuple[str, str], dict[str, int]] = field(default_factory=dict)
+    """By vendor and room: who is inside, and when it has left."""
     degraded_since_epoch_ms: int | None = None
     audit: list[AuditRecord] = field(default_factory=list)
     payloads: dict[str, bytes] = field(default_factory=dict)
@@ -278,7 +283,14 @@ class InMemoryJobs:
                 world.entries[entry.cache_key] = entry
             return Applied(new)
 
-    def renew(self, job: Job, lease: Lease, *, ends_at_ms: int) -> Lease | None:
+    def renew(
+        self,
+        job: Job,
+        lease: Lease,
+        *,
+        ends_at_ms: int,
+        gate: tuple[str, Ticket, int] | None = None,
+    ) -> Lease | Shut | None:
         with self._world.lock:
             current = self.get(job.tenant, job.job_id)
             processing = current is not None and (
@@ -286,6 +298,12 @@ class InMemoryJobs:
             )
             if not processing or not self._holds(lease):
                 return None
+            if gate is not None:
+                key, ticket, now_ms = gate
+                at_gate = self._world.gates.get(key, Gate())
+                shut = at_gate.shut(now_ms)
+                if at_gate.version != ticket.version or shut:
+                    return shut or Shut(now_ms)
             row = self._world.leases[lease.key]
             self._world.leases[lease.key] = replace(row, ends_at_epoch_ms=ends_at_ms)
             return replace(lease, ends_at_epoch_ms=ends_at_ms)
@@ -407,17 +425,18 @@ class InMemoryDueJobs:
         for job in sorted(self._of(shard), key=lambda job: job.due_at_epoch_ms or 0):
             yield IndexedJob(job.status, job.lane, job.enqueued_at_epoch_ms)
 
-    def postpone(self, job: Job, *, due_at_ms: int) -> bool:
+    def postpone(self, job: Job, *, due_at_ms: int, sent: bool = True) -> bool:
+        resends = job.resends + int(sent)
         with self._world.lock:
             current = self._world.jobs.get((job.tenant, job.job_id))
             if current is None or current.status is not job.status:
                 return False
-            if (current.due_at_epoch_ms, current.resends) == (due_at_ms, job.resends + 1):
+            if (current.due_at_epoch_ms, current.resends) == (due_at_ms, resends):
                 return True
             if current.due_at_epoch_ms != job.due_at_epoch_ms:
                 return False
             self._world.jobs[job.tenant, job.job_id] = replace(
-                current, due_at_epoch_ms=due_at_ms, resends=job.resends + 1
+                current, due_at_epoch_ms=due_at_ms, resends=resends
             )
             return True
 
@@ -500,6 +519,103 @@ class InMemoryAudit:
         with self._world.lock:
             found = [one for one in self._world.audit if since_ms <= one.at_epoch_ms <= until_ms]
         return sorted(found, key=lambda one: one.at_epoch_ms, reverse=True)[:limit]
+
+
+class InMemoryGates:
+    """The gates and rooms of a World (port Gates). A gate is never sharded."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.takes = 0
+
+    def take(
+        self, key: str, limits: Limits, *, tokens: int, now_ms: int, probe_ms: int
+    ) -> Ticket | Shut:
+        with self._world.lock:
+            gate = self._of(key).recovered(now_ms)
+            if shut := gate.shut(now_ms):
+                return shut
+            self.takes += 1
+            now_us = now_ms * 1000
+            slot_us = gate.slot_at_us(limits, tokens, now_us)
+            self._world.gates[key] = replace(
+                gate,
+                next_request_at_us=max(gate.next_request_at_us, now_us) + gate.interval_us(limits),
+                next_token_at_us=max(gate.next_token_at_us, now_us)
+                + gate.tokens_us(limits, tokens),
+                closed_until_ms=now_ms + probe_ms if gate.probing else gate.closed_until_ms,
+            )
+            return Ticket(-(-slot_us // 1000), gate.version)
+
+    def shut(self, key: str, *, now_ms: int) -> Shut | None:
+        return self._of(key).shut(now_ms)
+
+    def still_open(self, key: str, ticket: Ticket, *, now_ms: int) -> bool:
+        gate = self._of(key)
+        return gate.version == ticket.version and gate.shut(now_ms) is None
+
+    def settle(self, key: str, limits: Limits, ticket: Ticket, *, tokens: int) -> None:  # noqa: ARG002
+        with self._world.lock:
+            gate = self._of(key)
+            back_us = gate.tokens_us(limits, tokens)
+            self._world.gates[key] = replace(gate, next_token_at_us=gate.next_token_at_us - back_us)
+
+    def close(
+        self,
+        key: str,
+        limits: Limits,
+        ticket: Ticket,
+        *,
+        now_ms: int,  # noqa: ARG002
+        until_ms: int,
+    ) -> bool:
+        with self._world.lock:
+            gate = self._of(key)
+            if gate.version == ticket.version:
+                closed = gate.closed(until_ms)
+                limited = limits.requests_per_minute or limits.tokens_per_minute
+                self._world.gates[key] = (
+                    closed if limited else replace(closed, rate_permille=1000, rate_changed_at_ms=0)
+                )
+                return True
+            self._world.gates[key] = replace(
+                gate, closed_until_ms=max(gate.closed_until_ms, until_ms)
+            )
+            return False
+
+    def failed(self, key: str, ticket: Ticket, *, now_ms: int) -> None:
+        with self._world.lock:
+            gate = self._of(key)
+            if gate.version == ticket.version:
+                gate = replace(gate, failures=gate.failures + 1)
+                self._world.gates[key] = gate.down(now_ms) or gate
+
+    def worked(self, key: str, ticket: Ticket) -> None:
+        with self._world.lock:
+            gate = self._of(key)
+            if gate.version == ticket.version and (gate.failures or gate.probing):
+                self._world.gates[key] = gate.up()
+
+    def enter(self, rooms: Sequence[Room], token: str, *, now_ms: int, until_ms: int) -> bool:
+        with self._world.lock:
+            for room in rooms:
+                inside = self._world.rooms.setdefault((room.vendor, room.name), {})
+                for one in [one for one, left_ms in inside.items() if left_ms <= now_ms]:
+                    del inside[one]
+                if len(inside) >= room.places and token not in inside:
+                    return False
+            for room in rooms:
+                self._world.rooms[room.vendor, room.name][token] = until_ms
+            return True
+
+    def leave(self, rooms: Sequence[Room], token: str) -> None:
+        with self._world.lock:
+            for room in rooms:
+                self._world.rooms.get((room.vendor, room.name), {}).pop(token, None)
+
+    def _of(self, key: str) -> Gate:
+        with self._world.lock:
+            return self._world.gates.get(key, Gate())
 
 
 class InMemoryPayloads:

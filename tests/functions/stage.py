@@ -26,6 +26,7 @@ from tests.fakes.in_memory import (
     InMemoryAudit,
     InMemoryCache,
     InMemoryDueJobs,
+    InMemoryGates,
     InMemoryJobs,
     InMemoryPartnerKeys,
     InMemoryPayloads,
@@ -78,6 +79,7 @@ class Stage:
     def __post_init__(self) -> None:
         self.jobs: JobStore = InMemoryJobs(self.world, clock=self.clock)
         self.cache: ResultCache = InMemoryCache(self.world)
+        self.gates = InMemoryGates(self.world)
         self.state = InMemoryState(self.world)
         self.audit = InMemoryAudit(self.world)
         self.rand = 0.5
@@ -167,6 +169,7 @@ class Stage:
                 cache=self.cache,
                 state=self.state,
                 payloads=self.payloads,
+                gates=self.gates,
                 vendors=self.vendors,
                 clock=self.clock,
                 telemetry=self.telemetry,
@@ -204,7 +207,8 @@ class Stage:
                 telemetry=self.telemetry,
                 time_left_ms=time_left_ms,
                 pause=self.clock.pause,
-                service=CATALOGUE.service,
+                gates=InMemoryGates(self.world),
+                catalogue=CATALOGUE,
             ),
             telemetry=self.telemetry,
         )

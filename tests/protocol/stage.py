@@ -56,6 +56,7 @@ from tests.fakes.in_memory import (
     InMemoryAudit,
     InMemoryCache,
     InMemoryDueJobs,
+    InMemoryGates,
     InMemoryJobs,
     InMemoryPayloads,
     InMemoryState,
@@ -468,6 +469,7 @@ class Stage:
         self.stream = Stream(self.stores.changes)
         self.told = Told(self.stream)
         self._publishing = False
+        self.gates = InMemoryGates(World())
         self.telemetry = RecordingTelemetry()
         self.crashed = 0
         """How many processes did."""
@@ -662,6 +664,7 @@ class Stage:
             cache=cast("ResultCache", self._port(self.stores.cache, "cache")),
             state=cast("StateStore", self._port(self.stores.state, "state")),
             payloads=cast("PayloadStore", self._port(self.stores.payloads, "payloads")),
+            gates=self.gates,
             vendors=self._port(self.vendor, "vendors"),
             clock=self.clock,
             telemetry=self.telemetry,
@@ -709,7 +712,8 @@ class Stage:
             telemetry=self.telemetry,
             time_left_ms=lambda: end_ms - self.now_ms,
             pause=self._poll,
-            service=CATALOGUE.service,
+            gates=self.gates,
+            catalogue=CATALOGUE,
         )
         self._sweep_at_ms = self.now_ms + SWEEP_EVERY_MS
         try:

@@ -19,6 +19,7 @@ from tests.fakes.in_memory import (
     FakeClock,
     FakeVendors,
     InMemoryCache,
+    InMemoryGates,
     InMemoryJobs,
     InMemoryPayloads,
     InMemoryState,
@@ -64,6 +65,7 @@ class Bench:
     def __post_init__(self) -> None:
         self.jobs = InMemoryJobs(self.world, clock=self.clock)
         self.cache = InMemoryCache(self.world)
+        self.gates = InMemoryGates(self.world)
         self.payloads = InMemoryPayloads(self.world)
         self._serial = itertools.count(1)
         self.pause: Callable[[float], None] = self.clock.pause
@@ -112,6 +114,7 @@ class Bench:
                 cache=self.cache,
                 state=InMemoryState(self.world),
                 payloads=self.payloads,
+                gates=self.gates,
                 vendors=self.vendors,
                 clock=self.clock,
                 telemetry=self.telemetry,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 from sluiceway.domain import job as transitions
-from sluiceway.domain.catalogue import Service
+from sluiceway.domain.catalogue import Catalogue
 from sluiceway.domain.errors import StoreBusyError
 from sluiceway.domain.job import DUE_SHARDS, Job, JobStatus
 from sluiceway.domain.lease import CLOCK_SKEW_MS
@@ -102,7 +102,8 @@ class Minute(Bench):
                 telemetry=self.telemetry,
                 time_left_ms=lambda: self.time_left_ms,
                 pause=self.pause_sweep,
-                service=self.service,
+                gates=self.gates,
+                catalogue=Catalogue(service=self.service),
             ),
             poll=poll,
         )
@@ -620,7 +621,8 @@ def test_sweep_stops_in_time_and_the_next_goes_on(minute: Minute) -> None:
         telemetry=minute.telemetry,
         time_left_ms=time_left,
         pause=minute.pause_sweep,
-        service=Service(),
+        gates=minute.gates,
+        catalogue=Catalogue(),
     )
 
     first = sweep_jobs(sweeper)

@@ -54,6 +54,7 @@ COMPLETED = transitions.completed(
 MEASURED = {
     "lane_measured": {"queue_depth": 7, "oldest_job_age_ms": 3_600_000},
     "degraded_ended": {"degraded_s": 90},
+    "gate_waited": {"gate_wait_ms": 700},
 }
 """What an event that measures something is told with."""
 

@@ -231,6 +231,7 @@ def api_deps() -> ApiDeps:
 @cache
 def run_deps() -> RunDeps:
     """For functions/run_job."""
+    from sluiceway.adapters.dynamodb_gates import DynamoDBGates  # noqa: PLC0415
     from sluiceway.adapters.dynamodb_state import DynamoDBState  # noqa: PLC0415
     from sluiceway.adapters.http_vendors import HttpVendors  # noqa: PLC0415
     from sluiceway.adapters.secrets_manager import SecretsManagerKeys  # noqa: PLC0415
@@ -250,6 +251,7 @@ def run_deps() -> RunDeps:
         cache=results,
         state=DynamoDBState(table, settings.coordination_table, clock=clock),
         payloads=payloads,
+        gates=DynamoDBGates(table, settings.coordination_table),
         vendors=HttpVendors(api_key=SecretsManagerKeys(secret_client, clock), clock=clock),
         clock=clock,
         telemetry=telemetry,
@@ -273,6 +275,7 @@ def run_deps() -> RunDeps:
 def sweep_deps() -> SweepDeps:
     """For functions/sweep_jobs."""
     from sluiceway.adapters.dynamodb_due_jobs import DynamoDBDueJobs  # noqa: PLC0415
+    from sluiceway.adapters.dynamodb_gates import DynamoDBGates  # noqa: PLC0415
     from sluiceway.adapters.dynamodb_jobs import DynamoDBJobs, TableNames  # noqa: PLC0415
     from sluiceway.adapters.dynamodb_state import DynamoDBState  # noqa: PLC0415
     from sluiceway.usecases.sweep_jobs import Sweeper  # noqa: PLC0415
@@ -287,7 +290,8 @@ def sweep_deps() -> SweepDeps:
     due_jobs = DynamoDBDueJobs(table, settings.jobs_table)
     queue = _queue(settings, telemetry)
     state = DynamoDBState(table, settings.coordination_table, clock=clock)
-    service = _catalogue(telemetry).service
+    gates = DynamoDBGates(table, settings.coordination_table)
+    catalogue = _catalogue(telemetry)
 
     def sweeper(time_left_ms: Callable[[], int]) -> Sweeper:
         return Sweeper(
@@ -295,11 +299,12 @@ def sweep_deps() -> SweepDeps:
             state=state,
             due_jobs=due_jobs,
             queue=queue,
+            gates=gates,
             clock=clock,
             telemetry=telemetry,
             time_left_ms=time_left_ms,
             pause=time.sleep,
-            service=service,
+            catalogue=catalogue,
         )
 
     return SweepDeps(sweeper, telemetry)

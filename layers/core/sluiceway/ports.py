@@ -15,6 +15,8 @@ from sluiceway.domain.lease import Lease
 
 if TYPE_CHECKING:  # the authorizer needs none of it, nor pydantic
     from sluiceway.domain.catalogue import Model, Vendor
+    from sluiceway.domain.gate import Limits, Room, Shut
+    from sluiceway.domain.ticket import Ticket
     from sluiceway.domain.webhook import Delivery, JobEvent, Target
 
 # ------------------------------------------------------------------------------------ jobs
@@ -139,10 +141,18 @@ class JobStore(Protocol):
         """
         ...
 
-    def renew(self, job: Job, lease: Lease, *, ends_at_ms: int) -> Lease | None:
+    def renew(
+        self,
+        job: Job,
+        lease: Lease,
+        *,
+        ends_at_ms: int,
+        gate: "tuple[str, Ticket, int] | None" = None,
+    ) -> "Lease | Shut | None":
         """Moves the lease's end, if it is still held and the job processing under its fence.
 
-        None: it was lost, or the job was cancelled.
+        None: it was lost, or the job was cancelled. With `gate`, its key, a slot of it and the
+        time, it must be open and as it was when the slot was taken, too: Shut when it isn't.
         """
         ...
 
@@ -212,8 +222,10 @@ class DueJobs(Protocol):
         """Every job of a shard, the soonest due first; read as far as one goes through it."""
         ...
 
-    def postpone(self, job: Job, *, due_at_ms: int) -> bool:
+    def postpone(self, job: Job, *, due_at_ms: int, sent: bool = True) -> bool:
         """Moves `due_at_epoch_ms`, if status and `due_at_epoch_ms` are as read.
+
+        `sent`: a message will follow, so `resends` grows.
 
         True, too, when this very move was made before and its reply was lost.
         """
@@ -302,6 +314,57 @@ class AuditLog(Protocol):
 
     def list(self, *, since_ms: int, until_ms: int, limit: int) -> "list[AuditRecord]":
         """The records of a time, both ends included, newest first."""
+        ...
+
+
+class Gates(Protocol):
+    """Who may call a vendor's model now; shared by all workers."""
+
+    def take(
+        self, key: str, limits: "Limits", *, tokens: int, now_ms: int, probe_ms: int
+    ) -> "Ticket | Shut":
+        """The next slot, for a call of about so many tokens. One write as a rule.
+
+        A vendor that was down is probed by one call at a time, each `probe_ms` long at most.
+        """
+        ...
+
+    def shut(self, key: str, *, now_ms: int) -> "Shut | None":
+        """Why nobody gets a slot now, from a copy of a second at most."""
+        ...
+
+    def still_open(self, key: str, ticket: "Ticket", *, now_ms: int) -> bool:
+        """Whether a kept slot counts: the gate is open, and as it was when it was taken."""
+        ...
+
+    def settle(self, key: str, limits: "Limits", ticket: "Ticket", *, tokens: int) -> None:
+        """Gives back `tokens` that were taken and not used; takes more when negative."""
+        ...
+
+    def close(
+        self, key: str, limits: "Limits", ticket: "Ticket", *, now_ms: int, until_ms: int
+    ) -> bool:
+        """The vendor refused a call for its rate or load: nobody calls until then.
+
+        The rate is halved, once for all calls whose slots were taken before.
+        True when it was this call that closed it.
+        """
+        ...
+
+    def failed(self, key: str, ticket: "Ticket", *, now_ms: int) -> None:
+        """The vendor failed; after some failures in a row nobody calls it for a while."""
+        ...
+
+    def worked(self, key: str, ticket: "Ticket") -> None:
+        """The vendor answered; it is up."""
+        ...
+
+    def enter(self, rooms: "Sequence[Room]", token: str, *, now_ms: int, until_ms: int) -> bool:
+        """Takes a place in each of a vendor's rooms, or in none; the dead leave at `until_ms`."""
+        ...
+
+    def leave(self, rooms: "Sequence[Room]", token: str) -> None:
+        """Gives the places back. Again changes nothing."""
         ...
 
 

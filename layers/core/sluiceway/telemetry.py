@@ -66,6 +66,8 @@ EVENTS: dict[str, tuple[Metric, ...]] = {
     "job_redriven": (),
     "job_held": (),
     "job_parked": (Metric("Parked"),),
+    "gate_waited": (Metric("GateWait", _MS, "gate_wait_ms"),),
+    "gate_closed": (Metric("GateClosed"),),
     "job_resent": (Metric("SweeperResent"),),
     "jobs_swept": (),
     "job_damaged": (),

@@ -139,7 +139,9 @@ class Write:
             request["ReturnValuesOnConditionCheckFailure"] = "ALL_OLD"
         if names := _names(text):
             given = {f"#{alias}": name for alias, name in (self.names or {}).items()}
-            request["ExpressionAttributeNames"] = names | given
+            request["ExpressionAttributeNames"] = {
+                alias: given.get(alias, name) for alias, name in names.items()
+            }
         used = {
             name: value
             for name, value in (self.values or {}).items()
@@ -269,6 +271,17 @@ class Table:
                 raise FullRowError("The row is full.", retry_after_s=60) from error
             raise error
         return _refusal(error.response)
+
+    def update(self, write: Write) -> "dict[str, Any] | Refusal":
+        """One conditional update; gives the item as it is then."""
+        _, request = write.request()
+        call: Any = self.client.update_item
+        answer = self._patiently(lambda: call(**request, ReturnValues="ALL_NEW"), MAX_TRIES)
+        if not isinstance(answer, ClientError):
+            return from_item(answer["Attributes"])
+        if answer.response["Error"]["Code"] != f"{_REFUSED}Exception":
+            raise answer
+        return _refusal(answer.response)
 
     def replace(self, table: str, item: Mapping[str, Any]) -> dict[str, Any] | None:
         """Puts the item; gives the one that was there."""

@@ -59,8 +59,9 @@ class DynamoDBDueJobs:
                         enqueued_at_epoch_ms=enqueued_at_ms,
                     )
 
-    def postpone(self, job: Job, *, due_at_ms: int) -> bool:
+    def postpone(self, job: Job, *, due_at_ms: int, sent: bool = True) -> bool:
         """See DueJobs."""
+        resends = job.resends + int(sent)
         refusal = self._table.write(
             Write(
                 self._jobs,
@@ -69,7 +70,7 @@ class DynamoDBDueJobs:
                 condition="#status = :status AND #due_at_epoch_ms = :seen",
                 values={
                     "due": due_at_ms,
-                    "resends": job.resends + 1,
+                    "resends": resends,
                     "status": job.status.value,
                     "seen": job.due_at_epoch_ms,
                 },
@@ -81,7 +82,7 @@ class DynamoDBDueJobs:
         return bool(
             old.get("status") == job.status.value
             and old.get("due_at_epoch_ms") == due_at_ms
-            and old.get("resends") == job.resends + 1
+            and old.get("resends", 0) == resends
         )
 
 

@@ -18,8 +18,10 @@ from typing import Any
 
 from sluiceway.adapters.cache_writes import CacheWrites
 from sluiceway.adapters.dynamodb import Refusal, Table, Write, changes
+from sluiceway.adapters.dynamodb_gates import gate_of, open_check
 from sluiceway.domain.errors import DamagedRowError, StoreBusyError
 from sluiceway.domain.freshness import CacheEntry
+from sluiceway.domain.gate import Shut
 from sluiceway.domain.job import (
     CLAIM_OUTLIVES_DEADLINE_MS,
     LANES,
@@ -32,6 +34,7 @@ from sluiceway.domain.job import (
 )
 from sluiceway.domain.lease import CLOCK_SKEW_MS, ROW_OUTLIVES_LEASE_S, Lease, is_free
 from sluiceway.domain.payload import Payload
+from sluiceway.domain.ticket import Ticket
 from sluiceway.domain.webhook import MAX_CALLBACKS
 from sluiceway.ports import (
     Applied,
@@ -378,32 +381,46 @@ class DynamoDBJobs:
         ours = row.get("written_by") == self._writer
         return Applied(current) if ours and current.version == new.version else Moved(current)
 
-    def renew(self, job: Job, lease: Lease, *, ends_at_ms: int) -> Lease | None:
+    def renew(
+        self,
+        job: Job,
+        lease: Lease,
+        *,
+        ends_at_ms: int,
+        gate: tuple[str, Ticket, int] | None = None,
+    ) -> Lease | Shut | None:
         """See JobStore."""
-        refusals = self._table.transact(
-            [
-                Write(
-                    self._names.jobs,
-                    _job_key(job.tenant, job.job_id),
-                    check=True,
-                    condition="#status = :processing AND #fence = :fence",
-                    values={"processing": JobStatus.PROCESSING.value, "fence": lease.fence},
-                ),
-                Write(
-                    self._names.coordination,
-                    _lease_key(lease.key),
-                    update="SET #ends_at_epoch_ms = :ends, #ttl_epoch_s = :ttl",
-                    condition="#token = :token AND #fence = :fence",
-                    values={
-                        "ends": ends_at_ms,
-                        "ttl": ends_at_ms // 1000 + ROW_OUTLIVES_LEASE_S,
-                        "token": lease.token,
-                        "fence": lease.fence,
-                    },
-                ),
-            ]
-        )
-        return None if refusals is not None else replace(lease, ends_at_epoch_ms=ends_at_ms)
+        writes = [
+            Write(
+                self._names.jobs,
+                _job_key(job.tenant, job.job_id),
+                check=True,
+                condition="#status = :processing AND #fence = :fence",
+                values={"processing": JobStatus.PROCESSING.value, "fence": lease.fence},
+            ),
+            Write(
+                self._names.coordination,
+                _lease_key(lease.key),
+                update="SET #ends_at_epoch_ms = :ends, #ttl_epoch_s = :ttl",
+                condition="#token = :token AND #fence = :fence",
+                values={
+                    "ends": ends_at_ms,
+                    "ttl": ends_at_ms // 1000 + ROW_OUTLIVES_LEASE_S,
+                    "token": lease.token,
+                    "fence": lease.fence,
+                },
+            ),
+        ]
+        if gate is not None:
+            writes.append(open_check(self._names.coordination, *gate))
+        refusals = self._table.transact(writes)
+        if refusals is None:
+            return replace(lease, ends_at_epoch_ms=ends_at_ms)
+        if gate is None or any(refusals[:2]) or refusals[2] is None:
+            return None
+        # It closed, opened again or paused meanwhile; in the second case another look is due now.
+        now_ms = gate[2]
+        return gate_of(refusals[2].old).shut(now_ms) or Shut(now_ms)
 
     def redrive(self, old: Job, new: Job) -> Applied | Moved:
         """See JobStore."""

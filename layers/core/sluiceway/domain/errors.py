@@ -159,6 +159,19 @@ class VendorError(SluicewayError):
         self.retry_after_s = retry_after_s
         self.vendor_request_id = vendor_request_id
 
+    @property
+    def overload(self) -> bool:
+        """Whether it was too much for the vendor: nobody should call for a while."""
+        if not self.retryable:
+            return False
+        busy = self.http_status == 503 and self.retry_after_s is not None  # noqa: PLR2004
+        return busy or self.http_status in {429, 529}
+
+    @property
+    def down(self) -> bool:
+        """Whether the vendor itself seems to fail: after some in a row nobody should call."""
+        return self.retryable and self.job_code in {"vendor_unavailable", "vendor_timeout"}
+
 
 class DamagedRowError(SluicewayError):
     """A stored job isn't one that this code can read."""

@@ -18,6 +18,7 @@ from enum import StrEnum
 from typing import Any
 
 from sluiceway.domain.payload import Payload
+from sluiceway.domain.ticket import Ticket
 
 MAX_RECEIVES = 10
 """After so many receives SQS moves a message to the dead-letter queue (template.yaml)."""
@@ -162,6 +163,12 @@ class Job:
     parked: bool = False
     """Its message was acknowledged; the sweeper sends another."""
 
+    # Parking at the gate
+    slot_at_epoch_ms: int | None = None
+    """The gate's slot that is kept for the job, with the gate's version and shard."""
+    slot_version: int | None = None
+    slot_shard: int | None = None
+
     # Each failed attempt
     error: JobError | None = None
     last_errors: tuple[JobError, ...] = ()
@@ -209,6 +216,13 @@ class Job:
         return f"job:{self.job_id}" if alone else self.cache_key
 
     @property
+    def slot(self) -> Ticket | None:
+        """The slot that is kept for it."""
+        if self.slot_at_epoch_ms is None:
+            return None
+        return Ticket(self.slot_at_epoch_ms, self.slot_version or 0, self.slot_shard or 0)
+
+    @property
     def version(self) -> tuple[JobStatus, int, int, int]:
         """What a write compares: no transition leaves all of it as it was."""
         return self.status, self.fence, self.attempts_total, self.revision
@@ -235,6 +249,9 @@ def started(job: Job, *, fence: int, now_ms: int, receives: int, function_ends_m
         started_at_epoch_ms=now_ms,
         queue_wait_ms=wait_ms,
         called_at_epoch_ms=job.called_at_epoch_ms,
+        slot_at_epoch_ms=job.slot_at_epoch_ms,
+        slot_version=job.slot_version,
+        slot_shard=job.slot_shard,
     )
 
 
@@ -303,6 +320,21 @@ def parked(job: Job, *, not_before_ms: int) -> Job:
         not_before_epoch_ms=not_before_ms,
         parked=True,
         called_at_epoch_ms=job.called_at_epoch_ms,
+    )
+
+
+def gated(job: Job, *, not_before_ms: int, slot: Ticket | None) -> Job:
+    """The gate lets nobody through now: as before the attempt, without a message, until then."""
+    before = _taken_back(job)
+    return _moved(
+        before,
+        due_at_ms=not_before_ms,
+        status=JobStatus.RETRYING if before.attempts else JobStatus.QUEUED,
+        not_before_epoch_ms=not_before_ms,
+        parked=True,
+        slot_at_epoch_ms=slot.slot_at_ms if slot else None,
+        slot_version=slot.version if slot else None,
+        slot_shard=slot.shard if slot else None,
     )
 
 
@@ -424,6 +456,9 @@ def _moved(job: Job, *, due_at_ms: int | None = None, **changes: Any) -> Job:
             "not_before_epoch_ms": None,
             "parked": False,
             "called_at_epoch_ms": None,
+            "slot_at_epoch_ms": None,
+            "slot_version": None,
+            "slot_shard": None,
             **changes,
         },
     )

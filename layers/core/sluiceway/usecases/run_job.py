@@ -1,9 +1,10 @@
 """Run: one delivery of a job's message, and at most one call to the vendor."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
-from sluiceway.domain import backoff, strict_json
+from sluiceway.domain import backoff, gate, strict_json
 from sluiceway.domain import job as transitions
 from sluiceway.domain.catalogue import FINISH_MARGIN_S, Catalogue, Model, Vendor, scope_of
 from sluiceway.domain.errors import (
@@ -13,6 +14,7 @@ from sluiceway.domain.errors import (
     VendorError,
 )
 from sluiceway.domain.freshness import CacheEntry, Freshness, lifetime
+from sluiceway.domain.gate import Limits, Room, Shut
 from sluiceway.domain.job import (
     LAST_BOUNCE_AFTER_FAILURE_MS,
     LAST_RETURN_RECEIVE,
@@ -32,9 +34,11 @@ from sluiceway.domain.payload import (
     Payload,
     compress,
 )
+from sluiceway.domain.ticket import Ticket
 from sluiceway.ports import (
     Applied,
     Clock,
+    Gates,
     JobStore,
     LeaseHeld,
     Moved,
@@ -51,6 +55,12 @@ from sluiceway.usecases import payloads as payloads_of
 MAX_STORE_TRIES = 8
 FINISH_RESERVE_MS = 6_000
 """Of a lease: what the last write of a result needs."""
+
+ROOM_WAIT_MS = 5_000
+"""When all places of a vendor are taken: 5 to 15 s, so that waiters don't come back together."""
+
+SHUT_SPREAD_MS = 2_000
+PROBE_MARGIN_MS = 5_000
 
 MAX_LOOKS = 5
 """At a job that somebody else moves while we decide."""
@@ -95,6 +105,7 @@ class Worker:
     cache: ResultCache
     state: StateStore
     payloads: PayloadStore
+    gates: Gates
     vendors: VendorClient
     clock: Clock
     telemetry: Telemetry
@@ -248,6 +259,30 @@ def _work(job: Job, lease: Lease, delivery: Delivery, worker: Worker, *, unknown
         decision = _fail(job, reason, delivery, worker, lease=lease)
         return decision or _lost(job, lease, delivery, worker)
     model = worker.catalogue.model(job.model)
+    try:
+        passing = _passing(job, model, worker)
+    except VendorError as error:
+        return _after_error(job, error, model, delivery, worker, lease)
+    through = _pass_gate(job, lease, passing, delivery, worker)
+    if isinstance(through, Acknowledge | GiveBack):
+        return through
+    ticket, lease = through
+    try:
+        return _ask(job, lease, passing, ticket, delivery, worker)
+    finally:
+        _leave(passing, lease, worker)
+
+
+def _ask(
+    job: Job,
+    lease: Lease,
+    passing: "_Passing",
+    ticket: Ticket,
+    delivery: Delivery,
+    worker: Worker,
+) -> Decision:
+    """The call, with a slot for it."""
+    model = passing.model
     vendor = worker.catalogue.vendor_of(model)
     if vendor.on_unknown_outcome == "fail":
         marked = transitions.called(job, now_ms=worker.clock.now_ms())
@@ -260,32 +295,61 @@ def _work(job: Job, lease: Lease, delivery: Delivery, worker: Worker, *, unknown
         """Renews the lease; False when it was lost or the job was cancelled."""
         nonlocal held
         now_ms = worker.clock.now_ms()
-        ends_at_ms = min(now_ms + worker.lease_ms, delivery.function_ends_ms)
         try:
-            renewed = worker.jobs.renew(job, held, ends_at_ms=ends_at_ms)
+            renewed = worker.jobs.renew(job, held, ends_at_ms=_lease_end(now_ms, delivery, worker))
         except StoreBusyError:
             return held.working_time_ms(now_ms) > 0
-        held = renewed or held
-        return renewed is not None
+        if not isinstance(renewed, Lease):
+            return False
+        held = renewed
+        return True
 
     try:
-        answer = _call(job, model, vendor, lease, worker, still_wanted)
+        answer = _call(job, passing, vendor, lease, worker, still_wanted)
     except VendorError as error:
+        with suppress(StoreBusyError):
+            _tell_gate(passing, ticket, error, worker)
         return _after_error(job, error, model, delivery, worker, held)
     except CallAbortedError:
         return _lost(job, held, delivery, worker)
-    return _complete(job, answer, model, delivery, held, worker)
+    decision = _complete(job, answer, model, delivery, held, worker)
+    with suppress(StoreBusyError):  # the result comes first
+        worker.gates.worked(passing.key, ticket)
+        spent = answer.input_tokens + answer.output_tokens
+        worker.gates.settle(passing.key, passing.limits, ticket, tokens=passing.tokens - spent)
+    return decision
 
 
-def _call(
-    job: Job,
-    model: Model,
-    vendor: Vendor,
-    lease: Lease,
-    worker: Worker,
-    still_wanted: Callable[[], bool],
-) -> VendorAnswer:
-    """One request on the wire. Raises VendorError, also when no time is left to begin it."""
+def _leave(passing: "_Passing", lease: Lease, worker: Worker) -> None:
+    """A place that can't be given back is free when the function's time is up."""
+    with suppress(StoreBusyError):
+        worker.gates.leave(passing.rooms, lease.token)
+
+
+def _lease_end(now_ms: int, delivery: Delivery, worker: Worker) -> int:
+    return min(now_ms + worker.lease_ms, delivery.function_ends_ms)
+
+
+# ------------------------------------------------------------------------------------ the gate
+
+
+@dataclass(frozen=True, slots=True)
+class _Passing:
+    """What a call needs of the gate of its vendor's model."""
+
+    name: str
+    """Of the model."""
+    model: Model
+    body: bytes
+    key: str
+    limits: Limits
+    rooms: tuple[Room, ...]
+    tokens: int
+    """Estimated."""
+
+
+def _passing(job: Job, model: Model, worker: Worker) -> _Passing:
+    """Raises VendorError when the job's input can't be had, so that no slot is spent on it."""
     try:
         body = payloads_of.load(job.input, payloads=worker.payloads)
     except StoreBusyError as error:
@@ -294,6 +358,121 @@ def _call(
     except (KeyError, ValueError) as error:
         message = "The job's input is gone or damaged."
         raise VendorError("vendor_rejected", message, retryable=False) from error
+    return _Passing(
+        name=job.model,
+        model=model,
+        body=body,
+        key=gate.key_of(model.vendor, model.vendor_model),
+        limits=Limits.of(model),
+        rooms=gate.rooms_of(model.vendor, worker.catalogue.vendor_of(model), model),
+        tokens=gate.estimated_tokens(body) if model.tokens_per_minute else 0,
+    )
+
+
+def _pass_gate(
+    job: Job, lease: Lease, passing: _Passing, delivery: Delivery, worker: Worker
+) -> tuple[Ticket, Lease] | Decision:
+    """A slot whose moment has come and a place in each room; or the job waits without a message."""
+    now_ms = worker.clock.now_ms()
+    if not worker.gates.enter(
+        passing.rooms, lease.token, now_ms=now_ms, until_ms=delivery.function_ends_ms
+    ):
+        until_ms = now_ms + ROOM_WAIT_MS + round(worker.rand() * 2 * ROOM_WAIT_MS)
+        return _park_at_gate(job, lease, until_ms, None, delivery, worker)
+    ticket = job.slot
+    if (
+        ticket is None
+        or not ticket.usable(now_ms)
+        or not worker.gates.still_open(passing.key, ticket, now_ms=now_ms)
+    ):
+        taken = worker.gates.take(
+            passing.key,
+            passing.limits,
+            tokens=passing.tokens,
+            now_ms=now_ms,
+            probe_ms=round(passing.model.timeout_s.max * 1000) + PROBE_MARGIN_MS,
+        )
+        if isinstance(taken, Shut):
+            _leave(passing, lease, worker)
+            until_ms = _look_again_ms(taken, now_ms, worker)
+            return _park_at_gate(job, lease, until_ms, None, delivery, worker)
+        ticket = taken
+    wait_ms = ticket.slot_at_ms - now_ms
+    if wait_ms <= 0:
+        return ticket, lease
+    least_ms = round((passing.model.timeout_s.min + FINISH_MARGIN_S / 2) * 1000)
+    room_ms = lease.working_time_ms(now_ms) - least_ms
+    if wait_ms > min(worker.catalogue.service.hold_max_s * 1000, room_ms):
+        _leave(passing, lease, worker)
+        return _park_at_gate(job, lease, ticket.slot_at_ms, ticket, delivery, worker)
+    worker.telemetry.event("gate_waited", job, gate_wait_ms=wait_ms)
+    worker.pause(wait_ms / 1000)
+    now_ms = worker.clock.now_ms()
+    renewed = worker.jobs.renew(
+        job,
+        lease,
+        ends_at_ms=_lease_end(now_ms, delivery, worker),
+        gate=(passing.key, ticket, now_ms),
+    )
+    if isinstance(renewed, Lease):
+        return ticket, renewed
+    _leave(passing, lease, worker)
+    if renewed is None:
+        return _lost(job, lease, delivery, worker)
+    until_ms = _look_again_ms(renewed, now_ms, worker)
+    return _park_at_gate(job, lease, until_ms, None, delivery, worker)
+
+
+def _look_again_ms(shut: Shut, now_ms: int, worker: Worker) -> int:
+    """Not all at the same moment; after a pause soon enough for a resume to be felt in 90 s."""
+    far = shut.until_ms - now_ms >= gate.FURTHEST_SLOT_MS
+    spread_ms = gate.FURTHEST_SLOT_MS // -5 if far else SHUT_SPREAD_MS
+    if shut.paused:
+        spread_ms = gate.PAUSE_LOOK_MS
+    return shut.until_ms + round(worker.rand() * spread_ms)
+
+
+def _park_at_gate(
+    job: Job,
+    lease: Lease,
+    until_ms: int,
+    slot: Ticket | None,
+    delivery: Delivery,
+    worker: Worker,
+) -> Decision:
+    """The attempt is taken back: nobody was asked."""
+    new = transitions.gated(job, not_before_ms=until_ms, slot=slot)
+    if not isinstance(_write(job, new, worker, lease=lease), Applied):
+        return _lost(job, lease, delivery, worker)
+    worker.telemetry.event("job_parked", new, gate=True)
+    return Acknowledge()
+
+
+def _tell_gate(passing: _Passing, ticket: Ticket, error: VendorError, worker: Worker) -> None:
+    """What the vendor's failure means for the other workers."""
+    now_ms = worker.clock.now_ms()
+    if error.overload:
+        wait_s = error.retry_after_s
+        wait_ms = gate.COOL_DOWN_MS if wait_s is None else round(wait_s * 1000)
+        ours = worker.gates.close(
+            passing.key, passing.limits, ticket, now_ms=now_ms, until_ms=now_ms + wait_ms
+        )
+        if ours:
+            worker.telemetry.event("gate_closed", model=passing.name, closed_ms=wait_ms)
+    elif error.down:
+        worker.gates.failed(passing.key, ticket, now_ms=now_ms)
+
+
+def _call(
+    job: Job,
+    passing: _Passing,
+    vendor: Vendor,
+    lease: Lease,
+    worker: Worker,
+    still_wanted: Callable[[], bool],
+) -> VendorAnswer:
+    """One request on the wire. Raises VendorError, also when no time is left to begin it."""
+    model = passing.model
     left_s = lease.working_time_ms(worker.clock.now_ms()) / 1000 - FINISH_MARGIN_S / 2
     if left_s < model.timeout_s.min:
         raise VendorError("vendor_timeout", "The lease left no time for the call.", retryable=True)
@@ -302,7 +481,7 @@ def _call(
             VendorCall(
                 vendor=vendor,
                 model=model,
-                body=body,
+                body=passing.body,
                 idempotency_key=job.job_id,
                 timeout_s=min(model.timeout_s.max, left_s),
                 retry_after_max_s=worker.catalogue.service.retry_after_max_s,

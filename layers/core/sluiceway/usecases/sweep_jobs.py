@@ -10,8 +10,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 
+from sluiceway.domain import gate
 from sluiceway.domain import job as transitions
-from sluiceway.domain.catalogue import Service
+from sluiceway.domain.catalogue import Catalogue
 from sluiceway.domain.errors import DamagedRowError, StoreBusyError
 from sluiceway.domain.job import (
     DUE_SHARDS,
@@ -27,6 +28,7 @@ from sluiceway.ports import (
     Clock,
     DueJob,
     DueJobs,
+    Gates,
     IndexedJob,
     JobQueue,
     JobStore,
@@ -64,14 +66,14 @@ class Sweeper:
     state: StateStore
     due_jobs: DueJobs
     queue: JobQueue
+    gates: Gates
     clock: Clock
     telemetry: Telemetry
     time_left_ms: Callable[[], int]
     """Of this invocation; the sweep stops in time and the next one goes on."""
     pause: Callable[[float], None]
     """Waits that many seconds."""
-    service: Service
-    """The catalogue's thresholds of degraded mode."""
+    catalogue: Catalogue
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +210,11 @@ def _send_again(job: Job, now_ms: int, budget: dict[str, int], sweeper: Sweeper)
     """
     due_ms = job.due_at_epoch_ms or now_ms
     at_ms = max(now_ms, due_ms)
+    shut = _shut(job, now_ms, sweeper)
+    if shut is not None and shut.until_ms > at_ms:
+        # Nobody gets through: its message would only be parked again.
+        later = sweeper.due_jobs.postpone(job, due_at_ms=shut.until_ms, sent=False)
+        return "postponed" if later else ""
     if not sweeper.due_jobs.postpone(job, due_at_ms=transitions.next_look_ms(job, at_ms)):
         return ""
     # A parked job has no message for certain, until it is sent one: no part of a healthy backlog.
@@ -222,6 +229,17 @@ def _send_again(job: Job, now_ms: int, budget: dict[str, int], sweeper: Sweeper)
         budget[job.lane] -= 1
     sweeper.telemetry.event("job_resent", job)
     return "sent"
+
+
+def _shut(job: Job, now_ms: int, sweeper: Sweeper) -> gate.Shut | None:
+    """Why a parked job would wait at the gate; None for one that is past it, or keeps a slot."""
+    model = sweeper.catalogue.models.get(job.model)
+    if model is None or not job.parked or job.slot is not None or job.unsettled:
+        return None
+    shut = sweeper.gates.shut(gate.key_of(model.vendor, model.vendor_model), now_ms=now_ms)
+    if shut is None or shut.until_ms >= job.deadline_epoch_ms:
+        return None
+    return shut
 
 
 def _without_lineage(job: Job) -> Job:
@@ -258,10 +276,14 @@ def _switch_degraded(waiting: list[IndexedJob], sweeper: Sweeper, *, whole: bool
     oldest_s = max((now_ms - job.enqueued_at_epoch_ms for job in queued), default=0) / 1000
     since_ms = sweeper.state.read().degraded_since_epoch_ms
     if since_ms is None:
-        late = oldest_s >= sweeper.service.degraded_after_s
+        late = oldest_s >= sweeper.catalogue.service.degraded_after_s
         if late and sweeper.state.set_degraded(now_ms):
             sweeper.telemetry.event("degraded_began", oldest_job_age_ms=round(oldest_s * 1000))
-    elif whole and oldest_s < sweeper.service.degraded_until_s and sweeper.state.set_degraded(None):
+    elif (
+        whole
+        and oldest_s < sweeper.catalogue.service.degraded_until_s
+        and sweeper.state.set_degraded(None)
+    ):
         sweeper.telemetry.event("degraded_ended", degraded_s=(now_ms - since_ms) // 1000)
 
 

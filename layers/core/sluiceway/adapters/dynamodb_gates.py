@@ -1,0 +1,403 @@
+"""Gates and rooms in DynamoDB (port Gates).
+
+Coordination rows, by `coordination_key`:
+    gate#<vendor>#<vendor model>        the attributes of domain.gate.Gate
+    gate#<vendor>#<vendor model>#<n>    the other shards of a gate that is hotter than a partition
+    running#<vendor>                    for each room a map: token of a worker -> when it has left
+"""
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+from sluiceway.adapters.dynamodb import Refusal, Table, Write
+from sluiceway.domain.gate import FURTHEST_SLOT_MS, Gate, Limits, Room, Shut
+from sluiceway.domain.ticket import Ticket
+
+_MAX_TRIES = 4
+"""At a row that others change while we guess."""
+
+_BUSY_MS = 1_000
+"""After so many wrong guesses: another look soon."""
+
+_COPY_LIVES_MS = 1_000
+"""How long a copy that says "shut" is believed without a look."""
+
+_NAMES = tuple(field.name for field in fields(Gate))
+
+
+class DynamoDBGates:
+    """Weakness: a lost reply takes a second slot, which stays unused."""
+
+    def __init__(
+        self, table: Table, coordination: str, *, rand: Callable[[], float] = random.random
+    ) -> None:
+        """`coordination`: name of the Coordination table. `rand`, in [0, 1), picks a shard."""
+        self._table = table
+        self._name = coordination
+        self._rand = rand
+        self._copies: dict[str, tuple[Gate, int]] = {}
+        """Each gate as it was seen last, and when: what the next take assumes."""
+        self._running: dict[str, Mapping[str, Any]] = {}
+        """The same of each vendor's rooms."""
+
+    # ------------------------------------------------------------------ slots
+
+    def take(
+        self, key: str, limits: Limits, *, tokens: int, now_ms: int, probe_ms: int
+    ) -> Ticket | Shut:
+        """See Gates."""
+        shard = int(self._rand() * limits.shards)
+        row = _row(key, shard)
+        copy, seen_at_ms = self._copies.get(row, (Gate(), 0))
+        if 0 <= now_ms - seen_at_ms < _COPY_LIVES_MS and (shut := copy.shut(now_ms)):
+            return shut
+        if not limits.requests_per_minute and not limits.tokens_per_minute:
+            copy = self._see(row, self._table.read(self._name, _key(row)), now_ms)
+            if not copy.probing:
+                return copy.shut(now_ms) or Ticket(now_ms, copy.version, shard)
+        for _ in range(_MAX_TRIES):
+            gate = copy.recovered(now_ms)
+            take = self._take_write(row, copy, gate, limits, tokens, now_ms)
+            if copy.probing:  # one call finds out; the others wait for it
+                take = _with_set(take, "#closed_until_ms = :probe", probe=now_ms + probe_ms)
+            answer = self._table.update(take)
+            if not isinstance(answer, Refusal):
+                self._see(row, answer, now_ms)
+                before = replace(
+                    gate,
+                    next_request_at_us=answer.get("next_request_at_us", 0)
+                    - gate.interval_us(limits),
+                    next_token_at_us=answer.get("next_token_at_us", 0)
+                    - gate.tokens_us(limits, tokens),
+                )
+                slot_us = before.slot_at_us(limits, tokens, now_ms * 1000)
+                return Ticket(-(-slot_us // 1000), gate.version, shard)
+            copy = self._see(row, answer.old, now_ms)
+            if shut := copy.shut(now_ms):
+                return shut
+        return Shut(now_ms + _BUSY_MS)
+
+    def shut(self, key: str, *, now_ms: int) -> Shut | None:
+        """See Gates."""
+        row = _row(key, 0)
+        copy, seen_at_ms = self._copies.get(row, (Gate(), 0))
+        if not 0 <= now_ms - seen_at_ms < _COPY_LIVES_MS:
+            copy = self._see(row, self._table.read(self._name, _key(row)), now_ms)
+        return copy.shut(now_ms)
+
+    def still_open(self, key: str, ticket: Ticket, *, now_ms: int) -> bool:
+        """See Gates."""
+        row = _row(key, ticket.shard)
+        gate = self._see(row, self._table.read(self._name, _key(row)), now_ms)
+        return gate.version == ticket.version and gate.shut(now_ms) is None
+
+    def settle(self, key: str, limits: Limits, ticket: Ticket, *, tokens: int) -> None:
+        """See Gates."""
+        row = _row(key, ticket.shard)
+        copy, _ = self._copies.get(row, (Gate(), 0))
+        if not limits.tokens_per_minute or not tokens:
+            return
+        self._table.write(
+            Write(
+                self._name,
+                _key(row),
+                update="SET #next_token_at_us = #next_token_at_us - :back",
+                condition="attribute_exists(#next_token_at_us)",
+                values={"back": copy.tokens_us(limits, tokens)},
+            )
+        )
+
+    def _take_write(
+        self, row: str, copy: Gate, gate: Gate, limits: Limits, tokens: int, now_ms: int
+    ) -> Write:
+        """A take that is right when the row is as busy as `copy` says, and of its version."""
+        now_us = now_ms * 1000
+        sets, conditions = ["#version = :version"], [_of_version(copy.version), _OPEN]
+        values: dict[str, Any] = {
+            "version": copy.version,
+            "now": now_ms,
+            "now_us": now_us,
+            "far_us": now_us + FURTHEST_SLOT_MS * 1000,
+        }
+        for name, next_us, step_us in (
+            ("next_request_at_us", copy.next_request_at_us, gate.interval_us(limits)),
+            ("next_token_at_us", copy.next_token_at_us, gate.tokens_us(limits, tokens)),
+        ):
+            if not step_us:
+                continue
+            values[f"step_{name}"], values[f"first_{name}"] = step_us, now_us + step_us
+            if next_us >= now_us:
+                sets.append(f"#{name} = #{name} + :step_{name}")
+                conditions.append(f"#{name} BETWEEN :now_us AND :far_us")
+            else:
+                sets.append(f"#{name} = :first_{name}")
+                conditions.append(f"(attribute_not_exists(#{name}) OR #{name} < :now_us)")
+        if gate.rate_permille != copy.rate_permille:
+            sets += ["#rate_permille = :rate", "#rate_changed_at_ms = :changed"]
+            values |= {"rate": gate.rate_permille, "changed": gate.rate_changed_at_ms}
+        return Write(
+            self._name,
+            _key(row),
+            update="SET " + ", ".join(sets),
+            condition=" AND ".join(conditions),
+            values=values,
+        )
+
+    # ------------------------------------------------------------------ the vendor's behaviour
+
+    def close(
+        self, key: str, limits: Limits, ticket: Ticket, *, now_ms: int, until_ms: int
+    ) -> bool:
+        """See Gates."""
+        ours = self._close(_row(key, ticket.shard), limits, ticket.version, now_ms, until_ms)
+        for shard in range(limits.shards):
+            if shard != ticket.shard and ours:
+                row = _row(key, shard)
+                gate = self._see(row, self._table.read(self._name, _key(row)), now_ms)
+                self._close(row, limits, gate.version, now_ms, until_ms)
+        return ours
+
+    def _close(self, row: str, limits: Limits, version: int, now_ms: int, until_ms: int) -> bool:
+        copy, _ = self._copies.get(row, (Gate(), 0))
+        if copy.version != version:
+            copy = self._see(row, self._table.read(self._name, _key(row)), now_ms)
+        new = copy.closed(until_ms)
+        sets = ["#version = :new_version", "#closed_until_ms = :until"]
+        if limits.requests_per_minute or limits.tokens_per_minute:
+            sets += ["#rate_permille = :rate", "#rate_changed_at_ms = :changed"]
+        answer = self._table.update(
+            Write(
+                self._name,
+                _key(row),
+                update="SET " + ", ".join(sets),
+                condition=_of_version(version),
+                values={
+                    "version": version,
+                    "new_version": version + 1,
+                    "until": new.closed_until_ms,
+                    "rate": new.rate_permille,
+                    "changed": new.rate_changed_at_ms,
+                },
+            )
+        )
+        if not isinstance(answer, Refusal):
+            self._see(row, answer, now_ms)
+            return True
+        # Another call's refusal closed it already, for the same reason: the wait may be longer.
+        longer = self._table.update(
+            Write(
+                self._name,
+                _key(row),
+                update="SET #closed_until_ms = :until",
+                condition="attribute_not_exists(#closed_until_ms) OR #closed_until_ms < :until",
+                values={"until": until_ms},
+            )
+        )
+        self._see(row, longer.old if isinstance(longer, Refusal) else longer, now_ms)
+        return False
+
+    def failed(self, key: str, ticket: Ticket, *, now_ms: int) -> None:
+        """See Gates. Failures of calls whose slots are from before count once."""
+        row = _row(key, ticket.shard)
+        counted = self._table.update(
+            Write(
+                self._name,
+                _key(row),
+                update=(
+                    "SET #version = :version, #failures = if_not_exists(#failures, :zero) + :one"
+                ),
+                condition=_of_version(ticket.version),
+                values={"version": ticket.version, "zero": 0, "one": 1},
+            )
+        )
+        if isinstance(counted, Refusal):
+            self._see(row, counted.old, now_ms)
+            return
+        gate = self._see(row, counted, now_ms)
+        down = gate.down(now_ms)
+        if down is None:
+            return
+        answer = self._table.update(
+            Write(
+                self._name,
+                _key(row),
+                update=(
+                    "SET #version = :new_version, #closed_until_ms = :until, #probing = :probing"
+                ),
+                condition=_of_version(ticket.version),
+                values={
+                    "version": ticket.version,
+                    "new_version": down.version,
+                    "until": down.closed_until_ms,
+                    "probing": True,
+                },
+            )
+        )
+        self._see(row, answer.old if isinstance(answer, Refusal) else answer, now_ms)
+
+    def worked(self, key: str, ticket: Ticket) -> None:
+        """See Gates. Nothing is written for a vendor that was up."""
+        row = _row(key, ticket.shard)
+        copy, seen_at_ms = self._copies.get(row, (Gate(), 0))
+        if copy.version != ticket.version or not (copy.failures or copy.probing):
+            return
+        up = copy.up()
+        answer = self._table.update(
+            Write(
+                self._name,
+                _key(row),
+                update=(
+                    "SET #version = :new_version, #failures = :zero, #closed_until_ms = :until "
+                    "REMOVE #probing"
+                ),
+                condition=_of_version(copy.version),
+                values={
+                    "version": copy.version,
+                    "new_version": up.version,
+                    "zero": 0,
+                    "until": up.closed_until_ms,
+                },
+            )
+        )
+        self._see(row, answer.old if isinstance(answer, Refusal) else answer, seen_at_ms)
+
+    # ------------------------------------------------------------------ rooms
+
+    def enter(self, rooms: Sequence[Room], token: str, *, now_ms: int, until_ms: int) -> bool:
+        """See Gates."""
+        if not rooms:
+            return True
+        row = f"running#{rooms[0].vendor}"
+        known: Mapping[str, Any] = self._running.get(row, {})
+        for _ in range(_MAX_TRIES):
+            answer = self._table.update(
+                self._enter_write(row, rooms, known, token, now_ms, until_ms)
+            )
+            if not isinstance(answer, Refusal):
+                self._running[row] = answer
+                return True
+            known = answer.old or {}
+            self._running[row] = known
+            if any(token in known.get(room.name, {}) for room in rooms):
+                return True  # our own write, whose reply was lost
+            if any(_taken(known, room, now_ms) >= room.places for room in rooms):
+                return False
+        return False
+
+    def leave(self, rooms: Sequence[Room], token: str) -> None:
+        """See Gates."""
+        if not rooms:
+            return
+        names = {f"room{number}": room.name for number, room in enumerate(rooms)}
+        paths = [f"#{alias}.#token" for alias in names]
+        self._table.write(
+            Write(
+                self._name,
+                _key(f"running#{rooms[0].vendor}"),
+                update="REMOVE " + ", ".join(paths),
+                condition=f"attribute_exists({paths[0]})",
+                names={**names, "token": token},
+            )
+        )
+
+    def _enter_write(
+        self,
+        row: str,
+        rooms: Sequence[Room],
+        known: Mapping[str, Any],
+        token: str,
+        now_ms: int,
+        until_ms: int,
+    ) -> Write:
+        """Takes the places, of the dead in a full room too; right when the maps are as `known`."""
+        sets, removes, conditions = [], [], []
+        names = {"token": token}
+        values: dict[str, Any] = {"until": until_ms}
+        for number, room in enumerate(rooms):
+            alias = f"room{number}"
+            names[alias], values[f"places{number}"] = room.name, room.places
+            inside: Mapping[str, int] | None = known.get(room.name)
+            if inside is None:
+                sets.append(f"#{alias} = :alone")
+                conditions.append(f"attribute_not_exists(#{alias})")
+                continue
+            sets.append(f"#{alias}.#token = :until")
+            conditions += [f"attribute_not_exists(#{alias}.#token)"]
+            dead = [one for one, left_ms in inside.items() if left_ms <= now_ms]
+            if len(inside) < room.places or not dead:
+                conditions.append(f"size(#{alias}) < :places{number}")
+                continue
+            for index, one in enumerate(dead):
+                name = f"dead{number}_{index}"
+                names[name], values[name] = one, inside[one]
+                removes.append(f"#{alias}.#{name}")
+                conditions.append(f"#{alias}.#{name} = :{name}")
+            conditions.append(f"size(#{alias}) <= :most{number}")
+            values[f"most{number}"] = room.places + len(dead) - 1
+        update = "SET " + ", ".join(sets) + (" REMOVE " + ", ".join(removes) if removes else "")
+        values["alone"] = {token: until_ms}
+        return Write(
+            self._name,
+            _key(row),
+            update=update,
+            condition=" AND ".join(conditions),
+            values=values,
+            names=names,
+        )
+
+    # ------------------------------------------------------------------ copies
+
+    def _see(self, row: str, values: Mapping[str, Any] | None, now_ms: int) -> Gate:
+        gate = gate_of(values)
+        self._copies[row] = (gate, now_ms)
+        return gate
+
+
+_OPEN = (
+    "(attribute_not_exists(#closed_until_ms) OR #closed_until_ms <= :now) "
+    "AND attribute_not_exists(#paused)"
+)
+
+
+def _of_version(version: int) -> str:
+    """A row that nobody wrote yet is of version 0."""
+    if version:
+        return "#version = :version"
+    return "(attribute_not_exists(#version) OR #version = :version)"
+
+
+def open_check(coordination: str, key: str, ticket: Ticket, now_ms: int) -> Write:
+    """The condition of a transaction that a kept slot counts."""
+    return Write(
+        coordination,
+        _key(_row(key, ticket.shard)),
+        check=True,
+        condition=f"{_of_version(ticket.version)} AND {_OPEN}",
+        values={"version": ticket.version, "now": now_ms},
+    )
+
+
+def gate_of(values: Mapping[str, Any] | None) -> Gate:
+    """The gate in a row."""
+    known = values or {}
+    return Gate(**{name: known[name] for name in _NAMES if name in known})
+
+
+def _with_set(write: Write, assignment: str, **values: Any) -> Write:
+    return replace(
+        write, update=f"{write.update}, {assignment}", values={**(write.values or {}), **values}
+    )
+
+
+def _taken(known: Mapping[str, Any], room: Room, now_ms: int) -> int:
+    return sum(left_ms > now_ms for left_ms in known.get(room.name, {}).values())
+
+
+def _row(key: str, shard: int) -> str:
+    return key if shard == 0 else f"{key}#{shard}"
+
+
+def _key(row: str) -> dict[str, str]:
+    return {"coordination_key": row}

@@ -1,0 +1,211 @@
+"""The gate of a vendor's model: rate slots, cool-down, and what a vendor's refusal does to both.
+
+Slots are given out by GCRA (the leaky bucket of ITU-T I.371): the row holds when the next slot
+would be due if nobody had waited, and each take moves that time on by one interval.
+
+    rate 60/min, burst 3:   take take take  take      take      take
+                            |    |    |     +1 s      +2 s      +3 s
+                            now  now  now   a slot ahead of its time is kept: the taker waits for it
+
+A take adds to that time, so that it needs no read and no taker stands in another's way. What it
+assumes, that the gate is busy or idle, and its version, is its condition; a refusal tells the row.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from sluiceway.domain.catalogue import Model, Vendor
+
+FURTHEST_SLOT_MS = 10 * 60_000
+"""Slots further ahead are not taken: who gave up would waste them."""
+
+_MINUTE_US = 60_000_000
+
+PAUSE_LOOK_MS = 30_000
+"""When a job behind a paused gate looks again, at the earliest."""
+
+COOL_DOWN_MS = 10_000
+"""After a 429 or an overload without a Retry-After."""
+
+LOWEST_RATE_PERMILLE = 20
+RECOVERS_EVERY_MS = 10_000
+RECOVERS_BY_PERMILLE = 50
+"""Of the configured rate, in each step after it was halved: additive, so that takers who overshoot
+the vendor's true limit do so rarely."""
+
+OPEN_AFTER_FAILURES = 5
+"""Failures in a row after which the vendor counts as down."""
+
+OUTAGE_FIRST_MS = 15_000
+OUTAGE_LONGEST_MS = 5 * 60_000
+"""How long nobody calls a vendor that is down, doubling; then one call probes it."""
+
+ANSWER_TOKENS = 1_000
+"""Of an answer whose length the request leaves open."""
+
+SHARD_PER_MINUTE = 30_000
+"""Takes of one row: a partition of DynamoDB takes 1,000 writes a second."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a model's vendor allows; 0: no limit."""
+
+    requests_per_minute: int = 0
+    tokens_per_minute: int = 0
+    burst: int = 1
+
+    @classmethod
+    def of(cls, model: Model) -> "Limits":
+        """Those of the catalogue."""
+        return cls(model.requests_per_minute, model.tokens_per_minute, model.burst)
+
+    @property
+    def shards(self) -> int:
+        """Rows that the gate is split into, so that none is written too often."""
+        return max(1, -(-self.requests_per_minute // SHARD_PER_MINUTE))
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """The row. Times are epoch milliseconds, or microseconds where slots may be closer than one.
+
+    A gate that nobody has used yet is `Gate()`.
+    """
+
+    version: int = 0
+    """Grows when the gate closes, opens or pauses: slots that were kept before count no more."""
+    next_request_at_us: int = 0
+    """GCRA's theoretical arrival time of the next request."""
+    next_token_at_us: int = 0
+    """The same for tokens."""
+    closed_until_ms: int = 0
+    paused: bool = False
+    rate_permille: int = 1000
+    """Of the configured rate that is used at present."""
+    rate_changed_at_ms: int = 0
+    failures: int = 0
+    """In a row, of a vendor that seems down."""
+    probing: bool = False
+    """One call at a time finds out whether it is up again."""
+
+    def interval_us(self, limits: Limits) -> int:
+        """Between two requests, at the present rate; 0 without a limit."""
+        return self._us_each(limits.requests_per_minute, limits.shards)
+
+    def tokens_us(self, limits: Limits, tokens: int) -> int:
+        """Of so many tokens, at the present rate; 0 without a limit."""
+        if not limits.tokens_per_minute:
+            return 0
+        return -(-_MINUTE_US * 1000 * limits.shards * tokens) // (
+            limits.tokens_per_minute * self.rate_permille
+        )
+
+    def _us_each(self, per_minute: int, shards: int) -> int:
+        if not per_minute:
+            return 0
+        return -(-_MINUTE_US * 1000 * shards // (per_minute * self.rate_permille))
+
+    def slot_at_us(self, limits: Limits, tokens: int, now_us: int) -> int:
+        """When the slot is due that this take gets; in the past or now: at once.
+
+        A minute's tokens may come in one burst, requests as many as `burst`.
+        """
+        request_us = max(self.next_request_at_us, now_us)
+        request_us -= (limits.burst - 1) * self.interval_us(limits)
+        token_us = max(self.next_token_at_us, now_us) + self.tokens_us(limits, tokens)
+        token_us -= self.tokens_us(limits, limits.tokens_per_minute // limits.shards)
+        return max(
+            request_us if limits.requests_per_minute else now_us,
+            token_us if limits.tokens_per_minute else now_us,
+            now_us,
+        )
+
+    def shut(self, now_ms: int) -> "Shut | None":
+        """Why no slot is given now, whatever the rate says."""
+        if self.paused:
+            return Shut(now_ms + PAUSE_LOOK_MS, paused=True)
+        if self.closed_until_ms > now_ms:
+            return Shut(self.closed_until_ms)
+        if max(self.next_request_at_us, self.next_token_at_us) > (now_ms + FURTHEST_SLOT_MS) * 1000:
+            return Shut(now_ms + FURTHEST_SLOT_MS)
+        return None
+
+    def recovered(self, now_ms: int) -> "Gate":
+        """With the steps back to the configured rate that are due."""
+        if self.rate_permille >= 1000:  # noqa: PLR2004 - all of it
+            return self
+        steps = (now_ms - self.rate_changed_at_ms) // RECOVERS_EVERY_MS
+        if steps < 1:
+            return self
+        rate = min(1000, self.rate_permille + steps * RECOVERS_BY_PERMILLE)
+        changed_at_ms = self.rate_changed_at_ms + steps * RECOVERS_EVERY_MS
+        return replace(self, rate_permille=rate, rate_changed_at_ms=changed_at_ms)
+
+    def closed(self, until_ms: int) -> "Gate":
+        """After the vendor said that it was too much: a pause, then half the rate."""
+        return replace(
+            self,
+            version=self.version + 1,
+            closed_until_ms=max(self.closed_until_ms, until_ms),
+            rate_permille=max(LOWEST_RATE_PERMILLE, self.rate_permille // 2),
+            rate_changed_at_ms=until_ms,
+        )
+
+    def down(self, now_ms: int) -> "Gate | None":
+        """Closed for an outage, when `failures` say so."""
+        if self.failures < OPEN_AFTER_FAILURES:
+            return None
+        times = min(self.failures - OPEN_AFTER_FAILURES, 10)
+        until_ms = now_ms + min(OUTAGE_LONGEST_MS, OUTAGE_FIRST_MS << times)
+        return replace(self, version=self.version + 1, probing=True, closed_until_ms=until_ms)
+
+    def up(self) -> "Gate":
+        """After an answer. What was closed for the outage opens; earlier slots count no more."""
+        if not self.probing:
+            return replace(self, failures=0)
+        return replace(self, version=self.version + 1, failures=0, probing=False, closed_until_ms=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Shut:
+    """No slot was taken; the gate is worth another look at `until_ms`."""
+
+    until_ms: int
+    paused: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """A limit on calls at once: of a vendor, or of one of its models."""
+
+    vendor: str
+    name: str
+    """`all`, or `model:` and the vendor's model."""
+    places: int
+
+
+def rooms_of(vendor_name: str, vendor: Vendor, model: Model) -> tuple[Room, ...]:
+    """The limits on calls at once that a call of this model is under; none: no limit."""
+    rooms = (
+        Room(vendor_name, "all", vendor.max_concurrency),
+        Room(vendor_name, f"model:{model.vendor_model}", model.max_concurrency),
+    )
+    return tuple(room for room in rooms if room.places)
+
+
+def key_of(vendor: str, vendor_model: str) -> str:
+    """Of the gate that all models of the catalogue with this vendor's model share."""
+    return f"gate#{vendor}#{vendor_model}"
+
+
+def estimated_tokens(body: bytes) -> int:
+    """What a call may cost, before it: a quarter of its bytes, and the answer that it allows.
+
+    `body` is the frozen `{"input", "options"}`. The vendor's own count replaces it after the call.
+    """
+    options: Mapping[str, object] = json.loads(body).get("options", {})
+    asked = (options.get(name) for name in ("max_tokens", "max_completion_tokens"))
+    allowed = next((value for value in asked if isinstance(value, int) and value > 0), None)
+    return -(-len(body) // 4) + (ANSWER_TOKENS if allowed is None else allowed)
