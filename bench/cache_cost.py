@@ -52,6 +52,7 @@ from tests.fakes.in_memory import (
     InMemoryJobs,
     InMemoryPayloads,
     InMemoryQueue,
+    InMemoryRates,
     InMemoryState,
     World,
 )
@@ -352,6 +353,7 @@ class Handlers:
                 catalogue=CATALOGUE,
                 jobs=self.shelf.jobs,
                 cache=self.shelf.cache,
+                rates=InMemoryRates(World()),
                 state=shared,
                 payloads=payloads,
                 queue=self.queue,

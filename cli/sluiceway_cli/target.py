@@ -19,6 +19,7 @@ from sluiceway.adapters.dynamodb_audit import DynamoDBAudit
 from sluiceway.adapters.dynamodb_cache import DynamoDBCache
 from sluiceway.adapters.dynamodb_jobs import DynamoDBJobs, TableNames
 from sluiceway.adapters.dynamodb_partner_keys import DynamoDBPartnerKeys
+from sluiceway.adapters.dynamodb_rates import DynamoDBRates
 from sluiceway.adapters.dynamodb_state import STATE_KEY, DynamoDBState
 from sluiceway.adapters.s3_payloads import S3Payloads
 from sluiceway.adapters.sqs_queue import SQSJobQueue
@@ -224,6 +225,7 @@ class Target:
             cache=self.cache,
             payloads=self.payloads,
             state=self.state,
+            rates=DynamoDBRates(self._table, self._output("CoordinationTableName")),
             queue=SQSJobQueue(self.client("sqs", once), self._lane_urls),
             clock=self.clock,
             randomness=secrets.token_bytes,

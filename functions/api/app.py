@@ -21,7 +21,7 @@ from sluiceway.domain.errors import (
 from sluiceway.domain.freshness import CacheEntry, Freshness
 from sluiceway.domain.payload import Payload
 from sluiceway.domain.request import MAX_BODY_BYTES, parse_invalidation, parse_submit
-from sluiceway.http import Reply, hit_reply, invalidated_reply, job_reply, problem
+from sluiceway.http import Reply, hit_reply, invalidated_reply, job_reply, problem, with_rate
 from sluiceway.telemetry import trace_header
 from sluiceway.usecases.authorize import Caller
 from sluiceway.usecases.cancel_job import cancel_job
@@ -98,13 +98,16 @@ def post_job() -> Response[str]:
         # With the fields of a hit, so that the two are counted by the same dimensions.
         deps.telemetry.event("cache_miss", model=request.model, tenant=caller.tenant)
     return _response(
-        job_reply(
-            202,
-            outcome.job,
-            None,
-            base_path=_base_path(),
-            now_ms=deps.submitter.clock.now_ms(),
-            deduplicated=outcome.deduplicated,
+        with_rate(
+            job_reply(
+                202,
+                outcome.job,
+                None,
+                base_path=_base_path(),
+                now_ms=deps.submitter.clock.now_ms(),
+                deduplicated=outcome.deduplicated,
+            ),
+            outcome.rate,
         )
     )
 

@@ -51,6 +51,7 @@ from tests.fakes.in_memory import (
     InMemoryJobs,
     InMemoryPayloads,
     InMemoryQueue,
+    InMemoryRates,
     InMemoryState,
     World,
 )
@@ -659,6 +660,7 @@ def test_submits_that_race_the_holders_end_are_neither_lost_nor_doubled(
                 catalogue=CATALOGUE,
                 jobs=store.jobs,
                 cache=store.cache,
+                rates=InMemoryRates(World()),
                 state=InMemoryState(World()),
                 payloads=payloads,
                 queue=queue,
@@ -789,6 +791,7 @@ class Shelf:
             catalogue=STAMPEDED,
             jobs=self.jobs,
             cache=self.cache,
+            rates=InMemoryRates(World()),
             state=InMemoryState(World()),
             payloads=InMemoryPayloads(World()),
             queue=queue,

@@ -37,6 +37,7 @@ from sluiceway.ports import (
     LeaseHeld,
     Moved,
     PartnerKey,
+    RateLeft,
     ServiceState,
     Started,
     Submitted,
@@ -120,6 +121,8 @@ class World:
     """By cache key: when it was invalidated."""
     bypasses: Counter[tuple[str, int]] = field(default_factory=Counter)
     """By tenant and day since 1970."""
+    minutes: Counter[tuple[str, int]] = field(default_factory=Counter)
+    """By tenant and minute since 1970: its requests."""
     epochs: dict[str, int] = field(default_factory=dict)
     gates: dict[str, Gate] = field(default_factory=dict)
     rooms: dict[tuple[str, str], dict[str, int]] = field(default_factory=dict)
@@ -502,6 +505,22 @@ class InMemoryState:
                 return False
             self._world.degraded_since_epoch_ms = since_ms
             return True
+
+
+class InMemoryRates:
+    """The minutes of a World (port TenantRates)."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def take(self, tenant: str, limit: int, *, now_ms: int) -> RateLeft:
+        minute, into_ms = divmod(now_ms, 60_000)
+        resets_in_s = -(-(60_000 - into_ms) // 1000)
+        with self._world.lock:
+            allowed = self._world.minutes[tenant, minute] < limit
+            self._world.minutes[tenant, minute] += int(allowed)
+            left = limit - self._world.minutes[tenant, minute]
+        return RateLeft(limit, left, resets_in_s, allowed=allowed)
 
 
 class InMemoryAudit:

@@ -31,6 +31,7 @@ from tests.fakes.in_memory import (
     InMemoryPartnerKeys,
     InMemoryPayloads,
     InMemoryQueue,
+    InMemoryRates,
     InMemoryState,
     World,
 )
@@ -115,6 +116,7 @@ class Stage:
                 catalogue=CATALOGUE,
                 jobs=self.jobs,
                 cache=self.cache,
+                rates=InMemoryRates(self.world),
                 state=self.state,
                 payloads=self.payloads,
                 queue=self.queue,

@@ -18,6 +18,7 @@ from tests.fakes.in_memory import (
     InMemoryJobs,
     InMemoryPayloads,
     InMemoryQueue,
+    InMemoryRates,
     InMemoryState,
     World,
 )
@@ -57,6 +58,7 @@ class Gateway:
                 catalogue=self.catalogue,
                 jobs=self.jobs,
                 cache=self.cache,
+                rates=InMemoryRates(self.world),
                 state=self.state,
                 payloads=self.payloads,
                 queue=self.queue,

@@ -44,6 +44,7 @@ from tests.fakes.in_memory import (
     InMemoryGates,
     InMemoryJobs,
     InMemoryPayloads,
+    InMemoryRates,
     InMemoryState,
     RecordingTelemetry,
     World,
@@ -141,6 +142,7 @@ class Desk:
             catalogue=CATALOGUE,
             jobs=self.jobs,
             cache=InMemoryCache(self.world),
+            rates=InMemoryRates(self.world),
             state=InMemoryState(self.world),
             payloads=InMemoryPayloads(self.world),
             queue=SQSJobQueue(self.queues, self.urls),  # type: ignore[arg-type]

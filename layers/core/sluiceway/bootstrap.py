@@ -194,6 +194,7 @@ def authorize_deps() -> AuthorizeDeps:
 def api_deps() -> ApiDeps:
     """For functions/api."""
     from sluiceway.adapters.dynamodb_audit import DynamoDBAudit  # noqa: PLC0415
+    from sluiceway.adapters.dynamodb_rates import DynamoDBRates  # noqa: PLC0415
     from sluiceway.adapters.dynamodb_state import DynamoDBState  # noqa: PLC0415
     from sluiceway.usecases.invalidate_cache import Invalidator  # noqa: PLC0415
     from sluiceway.usecases.submit_job import Submitter  # noqa: PLC0415
@@ -210,6 +211,7 @@ def api_deps() -> ApiDeps:
             jobs=jobs,
             cache=results,
             state=state,
+            rates=DynamoDBRates(table, settings.coordination_table),
             payloads=payloads,
             queue=_queue(settings, telemetry),
             clock=clock,

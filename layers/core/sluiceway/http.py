@@ -16,6 +16,7 @@ from sluiceway.domain.errors import (
 )
 from sluiceway.domain.freshness import CacheEntry, Freshness
 from sluiceway.domain.job import Job, JobStatus
+from sluiceway.ports import RateLeft
 
 STATUS: Mapping[str, int] = {
     "invalid_request": 400,
@@ -31,6 +32,8 @@ STATUS: Mapping[str, int] = {
     "payload_too_large": 413,
     "unsupported_media_type": 415,
     "validation_failed": 422,
+    "cost_limit": 422,
+    "rate_limited": 429,
     "quota_exceeded": 429,
     "internal": 500,
     "degraded": 503,
@@ -160,6 +163,17 @@ def job_reply(
     if job.open:
         headers["Retry-After"] = str(_poll_after_s(job))
     return Reply(status, body, headers)
+
+
+def with_rate(reply: Reply, rate: RateLeft | None) -> Reply:
+    """The reply with where the tenant stands (draft-ietf-httpapi-ratelimit-headers)."""
+    if rate is None:
+        return reply
+    told = {
+        "RateLimit": f'"minute";r={rate.left};t={rate.resets_in_s}',
+        "RateLimit-Policy": f'"minute";q={rate.limit};w=60',
+    }
+    return replace(reply, headers={**reply.headers, **told})
 
 
 _CACHE_STATUS = {

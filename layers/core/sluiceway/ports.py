@@ -368,6 +368,25 @@ class Gates(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class RateLeft:
+    """Where a tenant stands in its minute."""
+
+    limit: int
+    left: int
+    resets_in_s: int
+    """Whole seconds until the next minute, 1 at least."""
+    allowed: bool
+
+
+class TenantRates(Protocol):
+    """How often a tenant submits what isn't answered from the cache."""
+
+    def take(self, tenant: str, limit: int, *, now_ms: int) -> RateLeft:
+        """Counts a request, if the minute has room for it; `limit` is 1 at least."""
+        ...
+
+
 class PayloadStore(Protocol):
     """Bytes that are too big for a row."""
 

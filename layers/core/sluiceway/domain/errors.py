@@ -117,6 +117,18 @@ class BusyError(SluicewayError):
         self.retry_after_s = max(1, retry_after_s)
 
 
+class CostLimitError(RejectedError):
+    """The job may cost more than it may: by its own `max_cost`, or by what a minute allows."""
+
+    code = "cost_limit"
+
+
+class RateLimitedError(BusyError):
+    """The tenant's minute is used up."""
+
+    code = "rate_limited"
+
+
 class QuotaExceededError(BusyError):
     """The tenant has as many open jobs, or forced as many past the cache today, as it may."""
 

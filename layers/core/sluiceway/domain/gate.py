@@ -200,12 +200,12 @@ def key_of(vendor: str, vendor_model: str) -> str:
     return f"gate#{vendor}#{vendor_model}"
 
 
-def estimated_tokens(body: bytes) -> int:
-    """What a call may cost, before it: a quarter of its bytes, and the answer that it allows.
+def estimated_tokens(body: bytes) -> tuple[int, int]:
+    """What a call may take: a quarter of its bytes, and the answer that it allows.
 
     `body` is the frozen `{"input", "options"}`. The vendor's own count replaces it after the call.
     """
     options: Mapping[str, object] = json.loads(body).get("options", {})
     asked = (options.get(name) for name in ("max_tokens", "max_completion_tokens"))
     allowed = next((value for value in asked if isinstance(value, int) and value > 0), None)
-    return -(-len(body) // 4) + (ANSWER_TOKENS if allowed is None else allowed)
+    return -(-len(body) // 4), ANSWER_TOKENS if allowed is None else allowed

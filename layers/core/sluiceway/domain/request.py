@@ -98,6 +98,8 @@ class SubmitRequest(_Strict):
         dict[ShortText, Annotated[str, StringConstraints(max_length=512)]], Field(max_length=16)
     ] = Field(default_factory=dict)
     callback_url: str | None = None
+    max_cost: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    """In the unit of the catalogue's prices: a job that may cost more is refused."""
     deadline_s: Annotated[int, Field(ge=1, le=MAX_DEADLINE_S)] = DEFAULT_DEADLINE_S
 
     @field_validator("options")

@@ -365,7 +365,7 @@ def _passing(job: Job, model: Model, worker: Worker) -> _Passing:
         key=gate.key_of(model.vendor, model.vendor_model),
         limits=Limits.of(model),
         rooms=gate.rooms_of(model.vendor, worker.catalogue.vendor_of(model), model),
-        tokens=gate.estimated_tokens(body) if model.tokens_per_minute else 0,
+        tokens=sum(gate.estimated_tokens(body)) if model.tokens_per_minute else 0,
     )
 
 

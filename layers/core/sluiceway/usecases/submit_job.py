@@ -3,13 +3,15 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from sluiceway.domain import ids, strict_json
-from sluiceway.domain.catalogue import Catalogue, Model, scope_of
+from sluiceway.domain import gate, ids, strict_json
+from sluiceway.domain.catalogue import Catalogue, Model, Tenant, scope_of
 from sluiceway.domain.counters import shard_caps
 from sluiceway.domain.errors import (
     CacheMissError,
+    CostLimitError,
     DegradedError,
     QuotaExceededError,
+    RateLimitedError,
     StoreBusyError,
     ValidationFailedError,
 )
@@ -33,9 +35,11 @@ from sluiceway.ports import (
     JobQueue,
     JobStore,
     PayloadStore,
+    RateLeft,
     ResultCache,
     ServiceState,
     StateStore,
+    TenantRates,
 )
 from sluiceway.usecases import payloads as payloads_of
 from sluiceway.usecases.authorize import Caller
@@ -76,6 +80,8 @@ class Accepted:
 
     job: Job
     deduplicated: bool
+    rate: RateLeft | None = None
+    """Where the tenant stands in its minute, when it has a rate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +92,7 @@ class Submitter:
     jobs: JobStore
     cache: ResultCache
     state: StateStore
+    rates: TenantRates
     payloads: PayloadStore
     queue: JobQueue
     clock: Clock
@@ -100,8 +107,9 @@ def submit_job(
     """Answers a submit. An accepted job will end, whatever happens to its message.
 
     Raises ModelNotFoundError, ForbiddenError, CacheMissError, QuotaExceededError (open jobs, or the
-    day's budget of jobs past the cache), DegradedError, StoreBusyError, and ValidationFailedError
-    when the open job has as many callbacks as it may have.
+    day's budget of jobs past the cache), CostLimitError, RateLimitedError, DegradedError,
+    StoreBusyError, and ValidationFailedError when the open job has as many callbacks as it may
+    have.
     """
     model = submitter.catalogue.model(request.model)
     tenant = submitter.catalogue.tenant(caller.tenant)
@@ -132,9 +140,39 @@ def submit_job(
         raise CacheMissError("There is no cached answer, and only one was asked for.")
     if known.degraded and job.lane == "batch":
         raise DegradedError("The lanes are far behind: send batch jobs later.", retry_after_s=60)
+    _check_cost(request, model)
+    rate = _take_rate(tenant, caller, now_ms, submitter)
     kept = _with_input(job, request, f"inputs/{job.tenant}/{job.job_id}", submitter.payloads)
     caps = shard_caps(tenant.in_flight)
-    return _claim(kept, caps, tenant.bypasses_per_day if past_the_cache else 0, submitter)
+    bypasses = tenant.bypasses_per_day if past_the_cache else 0
+    return replace(_claim(kept, caps, bypasses, submitter), rate=rate)
+
+
+def _check_cost(request: SubmitRequest, model: Model) -> None:
+    """Raises CostLimitError for what could never be run, or not for so little."""
+    asked, answered = gate.estimated_tokens(_body(request))
+    if model.tokens_per_minute and asked + answered > model.tokens_per_minute:
+        raise CostLimitError(
+            f"The job may take {asked + answered} tokens, and a minute of the model has "
+            f"{model.tokens_per_minute}."
+        )
+    cost = model.price.cost_nanos(asked, answered) / 1e9
+    if request.max_cost is not None and cost > request.max_cost:
+        raise CostLimitError(f"The job may cost {cost:.6g}, and max_cost is {request.max_cost:g}.")
+
+
+def _take_rate(
+    tenant: Tenant, caller: Caller, now_ms: int, submitter: Submitter
+) -> RateLeft | None:
+    """Raises RateLimitedError."""
+    if not tenant.requests_per_minute:
+        return None
+    rate = submitter.rates.take(caller.tenant, tenant.requests_per_minute, now_ms=now_ms)
+    if not rate.allowed:
+        raise RateLimitedError(
+            f"There may be {rate.limit} requests a minute.", retry_after_s=rate.resets_in_s
+        )
+    return rate
 
 
 def _may_be_served(entry: CacheEntry, now_ms: int, *, degraded: bool) -> bool:
@@ -288,9 +326,13 @@ def _job(
     )
 
 
+def _body(request: SubmitRequest) -> bytes:
+    return strict_json.dump({"input": request.plain_input(), "options": request.options})
+
+
 def _with_input(job: Job, request: SubmitRequest, name: str, payloads: PayloadStore) -> Job:
     """The job with what the vendor will be asked, frozen."""
-    body = strict_json.dump({"input": request.plain_input(), "options": request.options})
+    body = _body(request)
     kept = payloads_of.keep(body, name, inline_bytes=INLINE_INPUT_BYTES, payloads=payloads)
     return replace(job, input=kept)
 
