@@ -81,6 +81,7 @@ class Stage:
         self.jobs: JobStore = InMemoryJobs(self.world, clock=self.clock)
         self.cache: ResultCache = InMemoryCache(self.world)
         self.gates = InMemoryGates(self.world)
+        self.catalogue = CATALOGUE
         self.state = InMemoryState(self.world)
         self.audit = InMemoryAudit(self.world)
         self.rand = 0.5
@@ -113,7 +114,7 @@ class Stage:
         """Asks the API with this event."""
         deps = ApiDeps(
             submitter=Submitter(
-                catalogue=CATALOGUE,
+                catalogue=self.catalogue,
                 jobs=self.jobs,
                 cache=self.cache,
                 rates=InMemoryRates(self.world),

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from sluiceway.domain.catalogue import Tenant
 from sluiceway.domain.errors import StoreBusyError, VendorError
 from sluiceway.domain.job import JobStatus
 from sluiceway.domain.payload import Payload
@@ -16,7 +17,7 @@ from sluiceway.ports import VendorAnswer
 from tests.fakes.in_memory import NOW_MS, InMemoryPayloads, InMemoryQueue
 from tests.functions.stage import ABSENT, Answer, Stage, end, message, request, sample
 from tests.unit.logs import log_lines, metric_lines, output
-from tests.unit.samples import CACHE_KEY, JOB_ID, a_job, an_entry, packed, written
+from tests.unit.samples import CACHE_KEY, CATALOGUE, JOB_ID, a_job, an_entry, packed, written
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -1407,3 +1408,22 @@ def test_cancel_while_the_tables_are_busy_is_told_with_a_time_to_come_again(stag
 
     assert_problem(stage.cancel(job_id), 503, "degraded")
     assert stage.world.jobs["acme", job_id].status is JobStatus.QUEUED
+
+
+def test_submit_of_a_tenant_with_a_rate_says_where_it_stands(stage: Stage) -> None:
+    limits = Tenant(requests_per_minute=2)
+    stage.catalogue = CATALOGUE.model_copy(update={"tenants": {"acme": limits}})
+
+    first, second, third = (stage.submit(f"number {number}") for number in range(3))
+
+    assert (first.headers["ratelimit"], first.headers["ratelimit-policy"]) == (
+        '"minute";r=1;t=60',
+        '"minute";q=2;w=60',
+    )
+    assert second.headers["ratelimit"] == '"minute";r=0;t=60'
+    assert (third.status, third.body["code"], third.headers["retry-after"]) == (
+        429,
+        "rate_limited",
+        "60",
+    )
+    assert "ratelimit" not in stage.get(first.body["id"]).headers

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 from sluiceway.domain import job as transitions
-from sluiceway.domain.catalogue import Catalogue
+from sluiceway.domain.catalogue import Catalogue, Service
 from sluiceway.domain.errors import StoreBusyError
 from sluiceway.domain.job import DUE_SHARDS, Job, JobStatus
 from sluiceway.domain.lease import CLOCK_SKEW_MS
