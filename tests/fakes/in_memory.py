@@ -552,16 +552,20 @@ class InMemoryGates:
     ) -> Ticket | Shut:
         with self._world.lock:
             gate = self._of(key).recovered(now_ms)
-            if shut := gate.shut(now_ms):
+            if shut := gate.shut(now_ms) or gate.probe_waits(limits, tokens, now_ms):
                 return shut
             self.takes += 1
             now_us = now_ms * 1000
             slot_us = gate.slot_at_us(limits, tokens, now_us)
+            request_us, token_us = gate.next_request_at_us, gate.next_token_at_us
+            if step_us := gate.interval_us(limits):
+                request_us = max(request_us, now_us) + step_us
+            if step_us := gate.tokens_us(limits, tokens):
+                token_us = max(token_us, now_us) + step_us
             self._world.gates[key] = replace(
                 gate,
-                next_request_at_us=max(gate.next_request_at_us, now_us) + gate.interval_us(limits),
-                next_token_at_us=max(gate.next_token_at_us, now_us)
-                + gate.tokens_us(limits, tokens),
+                next_request_at_us=request_us,
+                next_token_at_us=token_us,
                 closed_until_ms=now_ms + probe_ms if gate.probing else gate.closed_until_ms,
             )
             return Ticket(-(-slot_us // 1000), gate.version)
@@ -585,29 +589,25 @@ class InMemoryGates:
         limits: Limits,
         ticket: Ticket,
         *,
-        now_ms: int,  # noqa: ARG002
+        now_ms: int,
         until_ms: int,
     ) -> bool:
         with self._world.lock:
             gate = self._of(key)
             if gate.version == ticket.version:
-                closed = gate.closed(until_ms)
-                limited = limits.requests_per_minute or limits.tokens_per_minute
-                self._world.gates[key] = (
-                    closed if limited else replace(closed, rate_permille=1000, rate_changed_at_ms=0)
-                )
+                self._world.gates[key] = gate.closed(limits, now_ms=now_ms, until_ms=until_ms)
                 return True
             self._world.gates[key] = replace(
                 gate, closed_until_ms=max(gate.closed_until_ms, until_ms)
             )
             return False
 
-    def failed(self, key: str, ticket: Ticket, *, now_ms: int) -> None:
+    def failed(self, key: str, limits: Limits, ticket: Ticket, *, now_ms: int) -> None:
         with self._world.lock:
             gate = self._of(key)
             if gate.version == ticket.version:
                 gate = replace(gate, failures=gate.failures + 1)
-                self._world.gates[key] = gate.down(now_ms) or gate
+                self._world.gates[key] = gate.down(limits, now_ms) or gate
 
     def worked(self, key: str, ticket: Ticket) -> None:
         with self._world.lock:

@@ -351,7 +351,7 @@ class Gates(Protocol):
         """
         ...
 
-    def failed(self, key: str, ticket: "Ticket", *, now_ms: int) -> None:
+    def failed(self, key: str, limits: "Limits", ticket: "Ticket", *, now_ms: int) -> None:
         """The vendor failed; after some failures in a row nobody calls it for a while."""
         ...
 

@@ -24,6 +24,9 @@ _BUSY_MS = 1_000
 _COPY_LIVES_MS = 1_000
 """How long a copy that says "shut" is believed without a look."""
 
+_MOST_DEAD = 40
+"""Places of dead workers that one write empties: an expression has 4 KB at most."""
+
 _NAMES = tuple(field.name for field in fields(Gate))
 
 
@@ -53,7 +56,7 @@ class DynamoDBGates:
         copy, seen_at_ms = self._copies.get(row, (Gate(), 0))
         if 0 <= now_ms - seen_at_ms < _COPY_LIVES_MS and (shut := copy.shut(now_ms)):
             return shut
-        if not limits.requests_per_minute and not limits.tokens_per_minute:
+        if not limits.any:
             copy = self._see(row, self._table.read(self._name, _key(row)), now_ms)
             if not copy.probing:
                 return copy.shut(now_ms) or Ticket(now_ms, copy.version, shard)
@@ -75,7 +78,8 @@ class DynamoDBGates:
                 slot_us = before.slot_at_us(limits, tokens, now_ms * 1000)
                 return Ticket(-(-slot_us // 1000), gate.version, shard)
             copy = self._see(row, answer.old, now_ms)
-            if shut := copy.shut(now_ms):
+            waits = copy.recovered(now_ms).probe_waits(limits, tokens, now_ms)
+            if shut := copy.shut(now_ms) or waits:
                 return shut
         return Shut(now_ms + _BUSY_MS)
 
@@ -114,23 +118,26 @@ class DynamoDBGates:
     ) -> Write:
         """A take that is right when the row is as busy as `copy` says, and of its version."""
         now_us = now_ms * 1000
+        furthest_us = FURTHEST_SLOT_MS * 1000
+        ahead_us = gate.ahead_us(limits, tokens) if copy.probing else (furthest_us, furthest_us)
         sets, conditions = ["#version = :version"], [_of_version(copy.version), _OPEN]
         values: dict[str, Any] = {
             "version": copy.version,
             "now": now_ms,
             "now_us": now_us,
-            "far_us": now_us + FURTHEST_SLOT_MS * 1000,
         }
-        for name, next_us, step_us in (
-            ("next_request_at_us", copy.next_request_at_us, gate.interval_us(limits)),
-            ("next_token_at_us", copy.next_token_at_us, gate.tokens_us(limits, tokens)),
+        steps_us = gate.interval_us(limits), gate.tokens_us(limits, tokens)
+        for name, step_us, most_us in zip(
+            ("next_request_at_us", "next_token_at_us"), steps_us, ahead_us, strict=True
         ):
             if not step_us:
                 continue
+            next_us = getattr(copy, name)
             values[f"step_{name}"], values[f"first_{name}"] = step_us, now_us + step_us
+            values[f"most_{name}"] = now_us + most_us
             if next_us >= now_us:
                 sets.append(f"#{name} = #{name} + :step_{name}")
-                conditions.append(f"#{name} BETWEEN :now_us AND :far_us")
+                conditions.append(f"#{name} BETWEEN :now_us AND :most_{name}")
             else:
                 sets.append(f"#{name} = :first_{name}")
                 conditions.append(f"(attribute_not_exists(#{name}) OR #{name} < :now_us)")
@@ -163,9 +170,9 @@ class DynamoDBGates:
         copy, _ = self._copies.get(row, (Gate(), 0))
         if copy.version != version:
             copy = self._see(row, self._table.read(self._name, _key(row)), now_ms)
-        new = copy.closed(until_ms)
-        sets = ["#version = :new_version", "#closed_until_ms = :until"]
-        if limits.requests_per_minute or limits.tokens_per_minute:
+        new = copy.closed(limits, now_ms=now_ms, until_ms=until_ms)
+        sets = ["#version = :new_version", "#closed_until_ms = :until", *_emptied(limits)]
+        if limits.any:
             sets += ["#rate_permille = :rate", "#rate_changed_at_ms = :changed"]
         answer = self._table.update(
             Write(
@@ -179,6 +186,8 @@ class DynamoDBGates:
                     "until": new.closed_until_ms,
                     "rate": new.rate_permille,
                     "changed": new.rate_changed_at_ms,
+                    "request": new.next_request_at_us,
+                    "token": new.next_token_at_us,
                 },
             )
         )
@@ -198,7 +207,7 @@ class DynamoDBGates:
         self._see(row, longer.old if isinstance(longer, Refusal) else longer, now_ms)
         return False
 
-    def failed(self, key: str, ticket: Ticket, *, now_ms: int) -> None:
+    def failed(self, key: str, limits: Limits, ticket: Ticket, *, now_ms: int) -> None:
         """See Gates. Failures of calls whose slots are from before count once."""
         row = _row(key, ticket.shard)
         counted = self._table.update(
@@ -216,15 +225,22 @@ class DynamoDBGates:
             self._see(row, counted.old, now_ms)
             return
         gate = self._see(row, counted, now_ms)
-        down = gate.down(now_ms)
+        down = gate.down(limits, now_ms)
         if down is None:
             return
         answer = self._table.update(
             Write(
                 self._name,
                 _key(row),
-                update=(
-                    "SET #version = :new_version, #closed_until_ms = :until, #probing = :probing"
+                update="SET "
+                + ", ".join(
+                    (
+                        "#version = :new_version",
+                        "#closed_until_ms = :until",
+                        "#probing = :probing",
+                        "#failures = :failures",
+                        *_emptied(limits),
+                    )
                 ),
                 condition=_of_version(ticket.version),
                 values={
@@ -232,6 +248,9 @@ class DynamoDBGates:
                     "new_version": down.version,
                     "until": down.closed_until_ms,
                     "probing": True,
+                    "failures": down.failures,
+                    "request": down.next_request_at_us,
+                    "token": down.next_token_at_us,
                 },
             )
         )
@@ -244,21 +263,14 @@ class DynamoDBGates:
         if copy.version != ticket.version or not (copy.failures or copy.probing):
             return
         up = copy.up()
+        opens = ", #closed_until_ms = :zero REMOVE #probing" if copy.probing else ""
         answer = self._table.update(
             Write(
                 self._name,
                 _key(row),
-                update=(
-                    "SET #version = :new_version, #failures = :zero, #closed_until_ms = :until "
-                    "REMOVE #probing"
-                ),
+                update=f"SET #version = :new_version, #failures = :zero{opens}",
                 condition=_of_version(copy.version),
-                values={
-                    "version": copy.version,
-                    "new_version": up.version,
-                    "zero": 0,
-                    "until": up.closed_until_ms,
-                },
+                values={"version": copy.version, "new_version": up.version, "zero": 0},
             )
         )
         self._see(row, answer.old if isinstance(answer, Refusal) else answer, seen_at_ms)
@@ -275,13 +287,10 @@ class DynamoDBGates:
             answer = self._table.update(
                 self._enter_write(row, rooms, known, token, now_ms, until_ms)
             )
-            if not isinstance(answer, Refusal):
-                self._running[row] = answer
-                return True
-            known = answer.old or {}
+            known = (answer.old or {}) if isinstance(answer, Refusal) else answer
             self._running[row] = known
-            if any(token in known.get(room.name, {}) for room in rooms):
-                return True  # our own write, whose reply was lost
+            if all(token in known.get(room.name, {}) for room in rooms):
+                return True  # also when the reply of our own write was lost
             if any(_taken(known, room, now_ms) >= room.places for room in rooms):
                 return False
         return False
@@ -311,8 +320,12 @@ class DynamoDBGates:
         now_ms: int,
         until_ms: int,
     ) -> Write:
-        """Takes the places, of the dead in a full room too; right when the maps are as `known`."""
+        """Takes the places, of the dead in a full room too; right when the maps are as `known`.
+
+        Where more are dead than one write empties, it only empties.
+        """
         sets, removes, conditions = [], [], []
+        only_empties = False
         names = {"token": token}
         values: dict[str, Any] = {"until": until_ms}
         for number, room in enumerate(rooms):
@@ -325,7 +338,7 @@ class DynamoDBGates:
                 continue
             sets.append(f"#{alias}.#token = :until")
             conditions += [f"attribute_not_exists(#{alias}.#token)"]
-            dead = [one for one, left_ms in inside.items() if left_ms <= now_ms]
+            dead = [one for one, left_ms in inside.items() if left_ms <= now_ms][:_MOST_DEAD]
             if len(inside) < room.places or not dead:
                 conditions.append(f"size(#{alias}) < :places{number}")
                 continue
@@ -334,9 +347,11 @@ class DynamoDBGates:
                 names[name], values[name] = one, inside[one]
                 removes.append(f"#{alias}.#{name}")
                 conditions.append(f"#{alias}.#{name} = :{name}")
+            only_empties |= len(inside) - len(dead) >= room.places
             conditions.append(f"size(#{alias}) <= :most{number}")
-            values[f"most{number}"] = room.places + len(dead) - 1
-        update = "SET " + ", ".join(sets) + (" REMOVE " + ", ".join(removes) if removes else "")
+            values[f"most{number}"] = max(room.places + len(dead) - 1, len(inside))
+        update = "" if only_empties else "SET " + ", ".join(sets)
+        update += " REMOVE " + ", ".join(removes) if removes else ""
         values["alone"] = {token: until_ms}
         return Write(
             self._name,
@@ -366,6 +381,17 @@ def _of_version(version: int) -> str:
     if version:
         return "#version = :version"
     return "(attribute_not_exists(#version) OR #version = :version)"
+
+
+def _emptied(limits: Limits) -> list[str]:
+    return [
+        f"#{name} = :{value}"
+        for name, value, limit in (
+            ("next_request_at_us", "request", limits.requests_per_minute),
+            ("next_token_at_us", "token", limits.tokens_per_minute),
+        )
+        if limit
+    ]
 
 
 def open_check(coordination: str, key: str, ticket: Ticket, now_ms: int) -> Write:

@@ -185,6 +185,15 @@ class VendorError(SluicewayError):
         return self.retryable and self.job_code in {"vendor_unavailable", "vendor_timeout"}
 
 
+class NotCalledError(VendorError):
+    """The vendor wasn't asked, and nothing is known of it."""
+
+    @property
+    def down(self) -> bool:
+        """No reason to think so."""
+        return False
+
+
 class DamagedRowError(SluicewayError):
     """A stored job isn't one that this code can read."""
 

@@ -62,9 +62,19 @@ class Limits:
         return cls(model.requests_per_minute, model.tokens_per_minute, model.burst)
 
     @property
+    def any(self) -> bool:
+        """Whether there is a rate."""
+        return bool(self.requests_per_minute or self.tokens_per_minute)
+
+    @property
     def shards(self) -> int:
         """Rows that the gate is split into, so that none is written too often."""
         return max(1, -(-self.requests_per_minute // SHARD_PER_MINUTE))
+
+
+def _burst_us(limits: Limits) -> int:
+    """Between the first and the last call of a burst, if they came at the configured rate."""
+    return (max(1, limits.burst // limits.shards) - 1) * Gate().interval_us(limits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +108,12 @@ class Gate:
         """Of so many tokens, at the present rate; 0 without a limit."""
         if not limits.tokens_per_minute:
             return 0
-        return -(-_MINUTE_US * 1000 * limits.shards * tokens) // (
-            limits.tokens_per_minute * self.rate_permille
+        return -(
+            -_MINUTE_US
+            * 1000
+            * limits.shards
+            * tokens
+            // (limits.tokens_per_minute * self.rate_permille)
         )
 
     def _us_each(self, per_minute: int, shards: int) -> int:
@@ -107,20 +121,31 @@ class Gate:
             return 0
         return -(-_MINUTE_US * 1000 * shards // (per_minute * self.rate_permille))
 
-    def slot_at_us(self, limits: Limits, tokens: int, now_us: int) -> int:
-        """When the slot is due that this take gets; in the past or now: at once.
+    def ahead_us(self, limits: Limits, tokens: int) -> tuple[int, int]:
+        """How far ahead the times of requests and tokens may be, and a take's slot is due at once.
 
-        A minute's tokens may come in one burst, requests as many as `burst`.
+        A minute's tokens may come in one burst, requests as many as `burst`: at the configured
+        rate, whatever the present one is. If it grew with the interval, each halving would let
+        another burst through. A call of more tokens than a minute has goes when the gate is idle.
         """
-        request_us = max(self.next_request_at_us, now_us)
-        request_us -= (limits.burst - 1) * self.interval_us(limits)
-        token_us = max(self.next_token_at_us, now_us) + self.tokens_us(limits, tokens)
-        token_us -= self.tokens_us(limits, limits.tokens_per_minute // limits.shards)
+        tokens_us = max(0, _MINUTE_US - self.tokens_us(limits, tokens))
+        return _burst_us(limits), tokens_us
+
+    def slot_at_us(self, limits: Limits, tokens: int, now_us: int) -> int:
+        """When the slot is due that this take gets; now: at once."""
+        request_ahead_us, token_ahead_us = self.ahead_us(limits, tokens)
+        request_us = max(self.next_request_at_us, now_us) - request_ahead_us
+        token_us = max(self.next_token_at_us, now_us) - token_ahead_us
         return max(
             request_us if limits.requests_per_minute else now_us,
             token_us if limits.tokens_per_minute else now_us,
             now_us,
         )
+
+    def probe_waits(self, limits: Limits, tokens: int, now_ms: int) -> "Shut | None":
+        """A probe keeps everybody out, so it takes no slot ahead of its time."""
+        slot_ms = -(-self.slot_at_us(limits, tokens, now_ms * 1000) // 1000)
+        return Shut(slot_ms) if self.probing and slot_ms > now_ms else None
 
     def shut(self, now_ms: int) -> "Shut | None":
         """Why no slot is given now, whatever the rate says."""
@@ -129,7 +154,7 @@ class Gate:
         if self.closed_until_ms > now_ms:
             return Shut(self.closed_until_ms)
         if max(self.next_request_at_us, self.next_token_at_us) > (now_ms + FURTHEST_SLOT_MS) * 1000:
-            return Shut(now_ms + FURTHEST_SLOT_MS)
+            return Shut(now_ms + FURTHEST_SLOT_MS, far=True)
         return None
 
     def recovered(self, now_ms: int) -> "Gate":
@@ -143,23 +168,36 @@ class Gate:
         changed_at_ms = self.rate_changed_at_ms + steps * RECOVERS_EVERY_MS
         return replace(self, rate_permille=rate, rate_changed_at_ms=changed_at_ms)
 
-    def closed(self, until_ms: int) -> "Gate":
+    def closed(self, limits: Limits, *, now_ms: int, until_ms: int) -> "Gate":
         """After the vendor said that it was too much: a pause, then half the rate."""
+        # What a probe closed for its own time is over.
+        closed_until_ms = max(0 if self.probing else self.closed_until_ms, until_ms)
+        closed = replace(self, version=self.version + 1, closed_until_ms=closed_until_ms)
+        if not limits.any:
+            return closed
+        rate = max(LOWEST_RATE_PERMILLE, self.recovered(now_ms).rate_permille // 2)
         return replace(
-            self,
-            version=self.version + 1,
-            closed_until_ms=max(self.closed_until_ms, until_ms),
-            rate_permille=max(LOWEST_RATE_PERMILLE, self.rate_permille // 2),
+            _emptied(closed, limits, now_ms, closed_until_ms),
+            rate_permille=rate,
             rate_changed_at_ms=until_ms,
         )
 
-    def down(self, now_ms: int) -> "Gate | None":
+    def down(self, limits: Limits, now_ms: int) -> "Gate | None":
         """Closed for an outage, when `failures` say so."""
         if self.failures < OPEN_AFTER_FAILURES:
             return None
-        times = min(self.failures - OPEN_AFTER_FAILURES, 10)
+        # Of many calls that fail at once more may be counted than it takes; probes count singly.
+        failures = self.failures if self.probing else OPEN_AFTER_FAILURES
+        times = min(failures - OPEN_AFTER_FAILURES, 10)
         until_ms = now_ms + min(OUTAGE_LONGEST_MS, OUTAGE_FIRST_MS << times)
-        return replace(self, version=self.version + 1, probing=True, closed_until_ms=until_ms)
+        down = replace(
+            self,
+            version=self.version + 1,
+            failures=failures,
+            probing=True,
+            closed_until_ms=until_ms,
+        )
+        return _emptied(down, limits, now_ms, until_ms)
 
     def up(self) -> "Gate":
         """After an answer. What was closed for the outage opens; earlier slots count no more."""
@@ -168,12 +206,28 @@ class Gate:
         return replace(self, version=self.version + 1, failures=0, probing=False, closed_until_ms=0)
 
 
+def _emptied(gate: Gate, limits: Limits, now_ms: int, until_ms: int) -> Gate:
+    """As if all bursts were used up when the gate opens.
+
+    The slots that were given out count no more. If theirs stayed in the row, nobody would call for
+    as long as their line was: ten minutes at most.
+    """
+    opens_us = max(until_ms * 1000, now_ms * 1000 + Gate().interval_us(limits))
+    return replace(
+        gate,
+        next_request_at_us=opens_us + _burst_us(limits) if limits.requests_per_minute else 0,
+        next_token_at_us=opens_us + _MINUTE_US if limits.tokens_per_minute else 0,
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Shut:
     """No slot was taken; the gate is worth another look at `until_ms`."""
 
     until_ms: int
     paused: bool = False
+    far: bool = False
+    """So many wait that the next slot is too far ahead to be taken."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from sluiceway.domain.catalogue import FINISH_MARGIN_S, Catalogue, Model, Vendor
 from sluiceway.domain.errors import (
     CallAbortedError,
     ModelNotFoundError,
+    NotCalledError,
     StoreBusyError,
     VendorError,
 )
@@ -263,11 +264,17 @@ def _work(job: Job, lease: Lease, delivery: Delivery, worker: Worker, *, unknown
         passing = _passing(job, model, worker)
     except VendorError as error:
         return _after_error(job, error, model, delivery, worker, lease)
-    through = _pass_gate(job, lease, passing, delivery, worker)
-    if isinstance(through, Acknowledge | GiveBack):
-        return through
-    ticket, lease = through
+    now_ms = worker.clock.now_ms()
+    if not worker.gates.enter(
+        passing.rooms, lease.token, now_ms=now_ms, until_ms=delivery.function_ends_ms
+    ):
+        until_ms = now_ms + ROOM_WAIT_MS + round(worker.rand() * 2 * ROOM_WAIT_MS)
+        return _park_at_gate(job, lease, until_ms, None, delivery, worker)
     try:
+        through = _pass_gate(job, lease, passing, delivery, worker)
+        if isinstance(through, Acknowledge | GiveBack):
+            return through
+        ticket, lease = through
         return _ask(job, lease, passing, ticket, delivery, worker)
     finally:
         _leave(passing, lease, worker)
@@ -372,13 +379,8 @@ def _passing(job: Job, model: Model, worker: Worker) -> _Passing:
 def _pass_gate(
     job: Job, lease: Lease, passing: _Passing, delivery: Delivery, worker: Worker
 ) -> tuple[Ticket, Lease] | Decision:
-    """A slot whose moment has come and a place in each room; or the job waits without a message."""
+    """A slot whose moment has come; or the job waits without a message."""
     now_ms = worker.clock.now_ms()
-    if not worker.gates.enter(
-        passing.rooms, lease.token, now_ms=now_ms, until_ms=delivery.function_ends_ms
-    ):
-        until_ms = now_ms + ROOM_WAIT_MS + round(worker.rand() * 2 * ROOM_WAIT_MS)
-        return _park_at_gate(job, lease, until_ms, None, delivery, worker)
     ticket = job.slot
     if (
         ticket is None
@@ -393,8 +395,7 @@ def _pass_gate(
             probe_ms=round(passing.model.timeout_s.max * 1000) + PROBE_MARGIN_MS,
         )
         if isinstance(taken, Shut):
-            _leave(passing, lease, worker)
-            until_ms = _look_again_ms(taken, now_ms, worker)
+            until_ms = _look_again_ms(taken, worker)
             return _park_at_gate(job, lease, until_ms, None, delivery, worker)
         ticket = taken
     wait_ms = ticket.slot_at_ms - now_ms
@@ -403,7 +404,6 @@ def _pass_gate(
     least_ms = round((passing.model.timeout_s.min + FINISH_MARGIN_S / 2) * 1000)
     room_ms = lease.working_time_ms(now_ms) - least_ms
     if wait_ms > min(worker.catalogue.service.hold_max_s * 1000, room_ms):
-        _leave(passing, lease, worker)
         return _park_at_gate(job, lease, ticket.slot_at_ms, ticket, delivery, worker)
     worker.telemetry.event("gate_waited", job, gate_wait_ms=wait_ms)
     worker.pause(wait_ms / 1000)
@@ -416,17 +416,15 @@ def _pass_gate(
     )
     if isinstance(renewed, Lease):
         return ticket, renewed
-    _leave(passing, lease, worker)
     if renewed is None:
         return _lost(job, lease, delivery, worker)
-    until_ms = _look_again_ms(renewed, now_ms, worker)
+    until_ms = _look_again_ms(renewed, worker)
     return _park_at_gate(job, lease, until_ms, None, delivery, worker)
 
 
-def _look_again_ms(shut: Shut, now_ms: int, worker: Worker) -> int:
+def _look_again_ms(shut: Shut, worker: Worker) -> int:
     """Not all at the same moment; after a pause soon enough for a resume to be felt in 90 s."""
-    far = shut.until_ms - now_ms >= gate.FURTHEST_SLOT_MS
-    spread_ms = gate.FURTHEST_SLOT_MS // -5 if far else SHUT_SPREAD_MS
+    spread_ms = gate.FURTHEST_SLOT_MS // -5 if shut.far else SHUT_SPREAD_MS
     if shut.paused:
         spread_ms = gate.PAUSE_LOOK_MS
     return shut.until_ms + round(worker.rand() * spread_ms)
@@ -460,7 +458,9 @@ def _tell_gate(passing: _Passing, ticket: Ticket, error: VendorError, worker: Wo
         if ours:
             worker.telemetry.event("gate_closed", model=passing.name, closed_ms=wait_ms)
     elif error.down:
-        worker.gates.failed(passing.key, ticket, now_ms=now_ms)
+        worker.gates.failed(passing.key, passing.limits, ticket, now_ms=now_ms)
+    elif error.http_status is not None:  # no good answer, but one: the vendor is up
+        worker.gates.worked(passing.key, ticket)
 
 
 def _call(
@@ -475,7 +475,8 @@ def _call(
     model = passing.model
     left_s = lease.working_time_ms(worker.clock.now_ms()) / 1000 - FINISH_MARGIN_S / 2
     if left_s < model.timeout_s.min:
-        raise VendorError("vendor_timeout", "The lease left no time for the call.", retryable=True)
+        message = "The lease left no time for the call."
+        raise NotCalledError("vendor_timeout", message, retryable=True)
     with worker.telemetry.span(f"vendor {model.vendor}", job):
         return worker.vendors.call(
             VendorCall(
