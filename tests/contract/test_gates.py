@@ -257,6 +257,16 @@ def test_slots_are_taken_ten_minutes_ahead_and_no_further(place: Place) -> None:
     assert place.row() == before
 
 
+def test_line_that_others_made_too_long_meanwhile_is_not_made_longer(place: Place) -> None:
+    gates = place.gates()
+    ticket(gates)
+    line = Gate(next_request_at_us=(NOW_MS + FURTHEST_SLOT_MS) * 1000 + 1)
+    place.put(line)
+
+    assert take(gates) == Shut(NOW_MS + FURTHEST_SLOT_MS, far=True)
+    assert place.row() == line
+
+
 @pytest.mark.parametrize(
     ("gate", "shut"),
     [
@@ -643,6 +653,15 @@ def test_failures_of_calls_from_before_the_outage_count_once(place: Place) -> No
     assert row.closed_until_ms == NOW_MS + OUTAGE_FIRST_MS
 
 
+def test_more_failures_at_once_than_it_takes_make_the_outage_no_longer(place: Place) -> None:
+    place.put(Gate(failures=30))
+
+    fail(place.gates(), FIRST)
+
+    row = place.row()
+    assert (row.failures, row.closed_until_ms) == (OPEN_AFTER_FAILURES, NOW_MS + OUTAGE_FIRST_MS)
+
+
 def down(place: Place, *, limits: Limits = PER_SECOND) -> None:
     gates = place.gates()
     for _ in range(OPEN_AFTER_FAILURES):
@@ -704,9 +723,10 @@ def test_next_probe_follows_one_that_died(place: Place) -> None:
 )
 def test_probe_takes_no_slot_ahead_of_its_time(place: Place, limits: Limits, gate: Gate) -> None:
     place.put(gate)
-    waits = take(place.gates(), limits=limits, tokens=10)
+    gates = place.gates()
 
-    assert waits == Shut(NOW_MS + 700)
+    for at_ms in (0, 100):
+        assert take(gates, at_ms, limits=limits, tokens=10) == Shut(NOW_MS + 700)
     assert place.row() == gate
     assert slot(place.gates(), at_ms=700, limits=limits, tokens=10) == 700
 
@@ -715,6 +735,7 @@ def test_answer_to_a_call_from_before_opens_nothing(place: Place) -> None:
     gates = place.gates()
     before = ticket(gates)
     down(place)
+    gates.shut(KEY, now_ms=NOW_MS)
 
     gates.worked(KEY, before)
 
@@ -870,6 +891,18 @@ def test_places_of_the_dead_are_free_when_their_time_is_up(place: Place) -> None
     assert enter(place.gates(), ALL, CHAT, token="late", at_ms=60_000, ends_ms=ENDS_MS * 2)
 
     assert set(place.inside(ALL)) == set(place.inside(CHAT)) == {"late"}
+
+
+def test_dead_whose_places_others_took_make_no_room(place: Place) -> None:
+    gates = place.gates()
+    for token in ("dead1", "dead2", "dead3"):
+        enter(gates, ALL, token=token)
+    for token in ("a", "b", "c"):
+        assert enter(place.gates(), ALL, token=token, at_ms=60_000, ends_ms=ENDS_MS * 2)
+
+    assert not enter(gates, ALL, token="d", at_ms=60_001)
+
+    assert set(place.inside(ALL)) == {"a", "b", "c"}
 
 
 def test_hundreds_of_dead_are_cleared_in_some_looks(place: Place) -> None:

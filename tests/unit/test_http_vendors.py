@@ -678,6 +678,29 @@ def test_call_without_quota_is_never_retried(
     assert (failed.job_code, failed.retryable) == ("vendor_quota_exhausted", False)
 
 
+@pytest.mark.parametrize("status", [429, 413, 400, 500])
+@pytest.mark.parametrize(
+    ("wire", "error"),
+    [
+        ("openai", {"code": "context_length_exceeded", "type": "invalid_request_error"}),
+        ("openai", {"code": "request_too_large", "type": "tokens"}),
+        ("openai", {"code": None, "type": "request_too_large"}),
+        ("anthropic", {"type": "request_too_large"}),
+    ],
+    ids=["context", "code", "type", "anthropic"],
+)
+def test_request_that_is_too_large_is_never_retried_and_closes_no_gate(
+    open_vendors: Callable[..., HttpVendors], wire: str, error: dict[str, Any], status: int
+) -> None:
+    body = json.dumps({"type": "error", "error": {"message": "too long", **error}}).encode()
+    vendors = open_vendors(transport=answering(body, status, {"retry-after": "1"}))
+
+    failed = failure(lambda: vendors.call(a_call(wire)))
+
+    assert (failed.job_code, failed.retryable) == ("vendor_rejected", False)
+    assert (failed.overload, failed.down) == (False, False)
+
+
 def test_simulated_quota_error_is_never_retried(send: Send) -> None:
     error = failure(lambda: send("hello", status=429, error_code="insufficient_quota"))
 

@@ -62,9 +62,9 @@ class CountingDueJobs(InMemoryDueJobs):
         self.calls["query indexed"] += 1
         return super().indexed(shard)
 
-    def postpone(self, job: Job, *, due_at_ms: int) -> bool:
+    def postpone(self, job: Job, *, due_at_ms: int, sent: bool = True) -> bool:
         self.calls["update"] += 1
-        return super().postpone(job, due_at_ms=due_at_ms)
+        return super().postpone(job, due_at_ms=due_at_ms, sent=sent)
 
 
 @dataclass

@@ -27,6 +27,8 @@ WRITE_TIMEOUT_S = 10.0
 _WIRES: Mapping[str, Any] = {"openai": openai_wire, "anthropic": anthropic_wire}
 
 _RETRYABLE_STATUS = frozenset({408, 409, 425, 429})
+_SIZE_CODES = frozenset({"context_length_exceeded", "request_too_large"})
+"""This one request is too much, whatever the status says: the vendor takes others."""
 _QUOTA_CODES = frozenset({"insufficient_quota", "billing_hard_limit_reached", "billing_error"})
 
 
@@ -199,6 +201,8 @@ def _refusal(
     retryable = status in _RETRYABLE_STATUS or status >= 500  # noqa: PLR2004
     if vendor_code in _QUOTA_CODES:
         code, retryable = "vendor_quota_exhausted", False
+    elif vendor_code in _SIZE_CODES:
+        code, retryable = "vendor_rejected", False
     elif status in {401, 403}:
         code = "vendor_auth_failed"
     elif status == 429:  # noqa: PLR2004

@@ -210,10 +210,10 @@ def _send_again(job: Job, now_ms: int, budget: dict[str, int], sweeper: Sweeper)
     """
     due_ms = job.due_at_epoch_ms or now_ms
     at_ms = max(now_ms, due_ms)
-    shut = _shut(job, now_ms, sweeper)
-    if shut is not None and shut.until_ms > at_ms:
+    until_ms = _shut_until_ms(job, now_ms, sweeper)
+    if until_ms > at_ms:
         # Nobody gets through: its message would only be parked again.
-        later = sweeper.due_jobs.postpone(job, due_at_ms=shut.until_ms, sent=False)
+        later = sweeper.due_jobs.postpone(job, due_at_ms=until_ms, sent=False)
         return "postponed" if later else ""
     if not sweeper.due_jobs.postpone(job, due_at_ms=transitions.next_look_ms(job, at_ms)):
         return ""
@@ -231,15 +231,19 @@ def _send_again(job: Job, now_ms: int, budget: dict[str, int], sweeper: Sweeper)
     return "sent"
 
 
-def _shut(job: Job, now_ms: int, sweeper: Sweeper) -> gate.Shut | None:
-    """Why a parked job would wait at the gate; None for one that is past it, or keeps a slot."""
+def _shut_until_ms(job: Job, now_ms: int, sweeper: Sweeper) -> int:
+    """Until when a parked job would wait at the gate; 0 for one that keeps a slot.
+
+    Behind a paused gate that is the next sweep, so that each moves it once.
+    """
     model = sweeper.catalogue.models.get(job.model)
-    if model is None or not job.parked or job.slot is not None or job.unsettled:
-        return None
+    if model is None or not job.parked or job.slot is not None:
+        return 0
     shut = sweeper.gates.shut(gate.key_of(model.vendor, model.vendor_model), now_ms=now_ms)
-    if shut is None or shut.until_ms >= job.deadline_epoch_ms:
-        return None
-    return shut
+    if shut is None:
+        return 0
+    until_ms = now_ms + LOOK_AHEAD_MS if shut.paused else shut.until_ms
+    return until_ms if until_ms < job.deadline_epoch_ms else 0
 
 
 def _without_lineage(job: Job) -> Job:

@@ -1,0 +1,226 @@
+"""Sweep, and gates: who waits at one that is shut is sent no message."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from sluiceway.domain import job as transitions
+from sluiceway.domain.catalogue import parse
+from sluiceway.domain.gate import FURTHEST_SLOT_MS, Gate, key_of
+from sluiceway.domain.job import JobStatus
+from sluiceway.domain.ticket import Ticket
+from sluiceway.usecases import sweep_jobs as module
+from sluiceway.usecases.sweep_jobs import LOOK_AHEAD_MS, Sweeper, Swept, sweep_jobs
+
+from tests.fakes.in_memory import (
+    NOW_MS,
+    InMemoryDueJobs,
+    InMemoryGates,
+    InMemoryQueue,
+    InMemoryState,
+)
+from tests.unit.bench import Bench, processing
+from tests.unit.samples import a_job
+
+if TYPE_CHECKING:
+    from sluiceway.domain.job import Job
+
+KEY = key_of("simulator", "sim-chat-1")
+CATALOGUE = parse(
+    """
+    [vendors.simulator]
+    [models.demo-chat]
+    vendor = "simulator"
+    vendor_model = "sim-chat-1"
+    version = "1"
+    requests_per_minute = 60
+    burst = 1
+    """
+)
+CLOSED = Gate(version=1, closed_until_ms=NOW_MS + 20_000)
+PAUSED = Gate(paused=True)
+FAR = Gate(next_request_at_us=(NOW_MS + 2 * FURTHEST_SLOT_MS) * 1000)
+
+
+class Minute(Bench):
+    """The worker's bench with the sweeper beside it, and one gate."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.catalogue = CATALOGUE
+        self.queue = InMemoryQueue()
+        self.due_jobs = InMemoryDueJobs(self.world)
+        self.writes: Counter[str] = Counter()
+        self.time_left_ms = 55_000
+
+    def shut(self, gate: Gate) -> None:
+        self.world.gates[KEY] = gate
+
+    def sweep(self, *, poll: bool = False) -> Swept:
+        self.time_left_ms = 55_000
+        return sweep_jobs(
+            Sweeper(
+                jobs=self.jobs,
+                state=InMemoryState(self.world),
+                due_jobs=self.due_jobs,
+                queue=self.queue,
+                gates=self.gates,
+                clock=self.clock,
+                telemetry=self.telemetry,
+                time_left_ms=lambda: self.time_left_ms,
+                pause=self.pause_sweep,
+                catalogue=self.catalogue,
+            ),
+            poll=poll,
+        )
+
+    def pause_sweep(self, seconds: float) -> None:
+        self.clock.pause(seconds)
+        self.time_left_ms -= round(seconds * 1000)
+
+
+@pytest.fixture
+def minute() -> Minute:
+    return Minute()
+
+
+def parked(*, in_ms: int = 0, slot: Ticket | None = None, **members: Any) -> Job:
+    """A job that waits at the gate."""
+    job = transitions.gated(processing(), not_before_ms=NOW_MS + in_ms, slot=slot)
+    return replace(job, **members)
+
+
+@pytest.mark.parametrize(
+    ("gate", "until_ms"),
+    [
+        (CLOSED, NOW_MS + 20_000),
+        (PAUSED, NOW_MS + LOOK_AHEAD_MS),
+        (FAR, NOW_MS + FURTHEST_SLOT_MS),
+    ],
+    ids=["closed", "paused", "far"],
+)
+def test_parked_job_behind_a_shut_gate_is_moved_and_not_sent(
+    minute: Minute, gate: Gate, until_ms: int
+) -> None:
+    before = minute.put(parked())
+    minute.shut(gate)
+
+    assert minute.sweep() == Swept(postponed=1)
+
+    assert minute.queue.sends == []
+    assert minute.job == replace(before, due_at_epoch_ms=until_ms)
+    assert minute.job.resends == 0
+
+
+def test_closed_gate_is_waited_for_once_and_then_the_job_is_sent(minute: Minute) -> None:
+    minute.put(parked())
+    minute.shut(CLOSED)
+    minute.sweep()
+
+    minute.sweep()  # still in the minute of the first one
+
+    assert minute.queue.sends == [("interactive", "acme", minute.job.job_id)]
+    assert minute.queue.delays == [20]
+    assert minute.job.resends == 1
+
+
+def test_paused_gate_moves_a_job_once_a_sweep_and_sends_it_soon_after_a_resume(
+    minute: Minute,
+) -> None:
+    minute.put(parked())
+    minute.shut(PAUSED)
+    minute.clock.advance(ms=1)
+    resumed_ms = 0
+    for number in range(4):
+        did = minute.sweep(poll=True)
+        assert did.postponed + did.sent <= 2
+        if number == 2:
+            resumed_ms = minute.clock.now_ms()
+            minute.shut(Gate())
+        minute.clock.set(NOW_MS + (number + 1) * 60_000)
+
+    (delay_s,) = minute.queue.delays
+    assert minute.queue.sends
+    assert minute.clock.now_ms() - 60_000 + delay_s * 1000 - resumed_ms <= 90_000
+
+
+def test_jobs_behind_a_shut_gate_spend_nothing_of_the_budget(
+    minute: Minute, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LEAST_SENDS", 1)
+    minute.queue.backlogs["interactive"] = 100
+    minute.shut(CLOSED)
+    for number in range(20):
+        minute.put(parked(job_id=f"job_{number}", job_key=f"j{number}", resends=1))
+    lost = a_job(job_id="job_lost", job_key="j_lost", due_at_epoch_ms=NOW_MS)
+    minute.put(lost)
+
+    did = minute.sweep()
+
+    assert (did.postponed, did.sent) == (20, 1)
+    assert minute.queue.sends == [("interactive", "acme", "job_lost")]
+
+
+@pytest.mark.parametrize("gate", [CLOSED, PAUSED, FAR], ids=["closed", "paused", "far"])
+def test_job_that_keeps_a_slot_is_sent_whatever_the_gate_says(minute: Minute, gate: Gate) -> None:
+    minute.put(parked(in_ms=15_000, slot=Ticket(NOW_MS + 15_000, 0)))
+    minute.shut(gate)
+
+    assert minute.sweep() == Swept(sent=1)
+
+    assert minute.queue.delays == [15]
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        a_job(due_at_epoch_ms=NOW_MS),
+        replace(processing(), due_at_epoch_ms=NOW_MS),
+        parked(in_ms=20_000),
+        parked(model="demo-gone"),
+    ],
+    ids=["queued", "past the gate", "opens in time", "model gone"],
+)
+def test_job_that_does_not_wait_at_the_gate_is_sent(minute: Minute, job: Job) -> None:
+    minute.put(job)
+    minute.shut(CLOSED)
+
+    assert minute.sweep() == Swept(sent=1)
+
+
+def test_job_behind_an_open_gate_is_sent(minute: Minute) -> None:
+    minute.put(parked())
+    minute.shut(Gate(version=3, closed_until_ms=NOW_MS, next_request_at_us=NOW_MS * 1000 + 1))
+
+    assert minute.sweep() == Swept(sent=1)
+
+
+@pytest.mark.parametrize("gate", [CLOSED, PAUSED, FAR], ids=["closed", "paused", "far"])
+def test_deadline_ends_a_job_behind_a_shut_gate(minute: Minute, gate: Gate) -> None:
+    minute.put(parked(deadline_epoch_ms=NOW_MS + 30_000))
+    minute.shut(replace(gate, closed_until_ms=gate.closed_until_ms and NOW_MS + 3_600_000))
+
+    for _ in range(3):
+        minute.sweep(poll=True)
+        minute.clock.advance(ms=10_000)
+
+    assert minute.job.status is JobStatus.FAILED
+    assert minute.job.error is not None
+    assert minute.job.error.code == "deadline_exceeded"
+    assert minute.job.failed_at_epoch_ms is not None
+    assert minute.job.failed_at_epoch_ms - (NOW_MS + 30_000) <= 10_000
+
+
+def test_gate_that_a_hundred_wait_at_is_looked_at_and_not_taken_from(minute: Minute) -> None:
+    for number in range(100):
+        minute.put(parked(job_id=f"job_{number}", job_key=f"j{number}"))
+    minute.shut(CLOSED)
+
+    minute.sweep()
+
+    assert isinstance(minute.gates, InMemoryGates)
+    assert minute.gates.takes == 0
+    assert minute.world.gates[KEY] == CLOSED
