@@ -24,6 +24,8 @@ from sluiceway.adapters.dynamodb_stream import event_of
 from sluiceway.domain import job as transitions
 from sluiceway.domain.catalogue import Model, Vendor
 from sluiceway.domain.errors import StoreBusyError, VendorError, WebhookError
+from sluiceway.domain.gate import OPEN_AFTER_FAILURES, Limits, Room
+from sluiceway.domain.ticket import Ticket
 from sluiceway.domain.webhook import deliveries, target_of
 from sluiceway.ports import AuditRecord, LeaseHeld, Started, Submitted, VendorCall
 from sluiceway.usecases.deliver_webhook import Courier
@@ -50,8 +52,8 @@ Names = frozenset[str]
 """The keyword arguments of a call: they decide what a verb does."""
 
 PORTS = frozenset(
-    {"bus", "cache", "due_jobs", "jobs", "keys", "payloads", "queue", "vendors", "webhooks"}
-    | {"audit", "state", "webhook_client", "webhook_secrets"}
+    {"bus", "cache", "due_jobs", "gates", "jobs", "keys", "payloads", "queue", "vendors"}
+    | {"audit", "state", "webhook_client", "webhook_secrets", "webhooks"}
 )
 """The names under which the use cases know the ports that reach AWS."""
 
@@ -327,6 +329,13 @@ def _run_all_verbs(recorder: _Recorder, session: boto3.Session) -> None:
     fifth = _submit(jobs, examples.a_job(5))
     working = _start(jobs, fifth)
     jobs.renew(working.job, working.lease, ends_at_ms=NOW_MS + 2 * LEASE_MS)
+    jobs.renew(
+        working.job,
+        working.lease,
+        ends_at_ms=NOW_MS + 2 * LEASE_MS,
+        gate=("gate#vendor#model-1", Ticket(NOW_MS, 0), NOW_MS),
+    )
+    _run_verbs_of_gates(recorder.port("gates", run.worker.gates))
     queue = recorder.port("queue", run.queue)
     for lane in ("interactive", "batch"):
         queue.give_back(lane, "no-such-receipt", 1.0)
@@ -381,6 +390,24 @@ def _run_verbs_of_the_api(recorder: _Recorder, submitter: Any) -> Any:
     return first
 
 
+def _run_verbs_of_gates(gates: Any) -> None:
+    key, rooms = "gate#vendor#model-1", (Room("vendor", "all", 1),)
+    limits = Limits(requests_per_minute=60_000, tokens_per_minute=6_000)
+    gates.enter(rooms, "token", now_ms=NOW_MS, until_ms=NOW_MS + LEASE_MS)
+    gates.enter(rooms, "another", now_ms=NOW_MS, until_ms=NOW_MS + LEASE_MS)  # it is full
+    for allowed in (limits, Limits()):
+        ticket = gates.take(key, allowed, tokens=10, now_ms=NOW_MS, probe_ms=LEASE_MS)
+    gates.still_open(key, ticket, now_ms=NOW_MS)
+    gates.settle(key, limits, ticket, tokens=5)
+    for _ in range(OPEN_AFTER_FAILURES):
+        gates.failed(key, limits, ticket, now_ms=NOW_MS)
+    gates.worked(key, replace(ticket, version=1))
+    for version in (2, 1):  # the second one knows another gate
+        of_version = replace(ticket, version=version)
+        gates.close(key, limits, of_version, now_ms=NOW_MS, until_ms=NOW_MS + version)
+    gates.leave(rooms, "token")
+
+
 def _run_verbs_of_refreshes(recorder: _Recorder, run: Any) -> None:
     """The end of a refresh job lets its entry cool down."""
     jobs = recorder.port("jobs", run.worker.jobs)
@@ -413,6 +440,8 @@ def _run_sweepers_verbs(recorder: _Recorder, deps: Any) -> None:
     due_jobs.due(stuck.due_shard, until_ms=NOW_MS, limit=1)
     list(due_jobs.indexed(stuck.due_shard))
     due_jobs.postpone(stuck, due_at_ms=NOW_MS)
+    due_jobs.postpone(stuck, due_at_ms=NOW_MS, sent=False)
+    recorder.port("gates", sweeper.gates).shut("gate#vendor#model-1", now_ms=NOW_MS)
     for lane in ("interactive", "batch"):
         queue.backlog(lane)
     with _counters_busy(sweeper.jobs):
