@@ -19,6 +19,7 @@ from sluiceway import bootstrap, telemetry
 from sluiceway.adapters import dynamodb_audit, dynamodb_cache, dynamodb_jobs, dynamodb_state
 from sluiceway.domain import catalogue, errors, webhook
 from sluiceway.domain.freshness import Freshness
+from sluiceway.domain.gate import Gate
 from sluiceway.domain.job import JobError, JobStatus
 from sluiceway.domain.payload import Payload
 from sluiceway.domain.request import CacheRequest, SubmitRequest
@@ -527,12 +528,19 @@ def test_attributes_of_audit_records_are_documented() -> None:
 
 
 def test_coordination_rows_are_documented() -> None:
-    source = (LAYER / "adapters/dynamodb_jobs.py").read_text("utf-8")
+    sources = ("adapters/dynamodb_jobs.py", "adapters/dynamodb_gates.py", "adapters/dynamodb_rates.py", "domain/gate.py")
+    source = "".join((LAYER / name).read_text("utf-8") for name in sources)
     kinds = set(re.findall(r'f"(\w+)#\{', source)) | set(dynamodb_state.STATE_KEY.values())
 
     documented = {name.partition("#")[0] for name in first_column(ARCHITECTURE, "Coordination")}
 
     assert kinds == documented
+
+
+def test_attributes_of_gates_are_documented() -> None:
+    text = section(ARCHITECTURE, "Coordination")
+
+    assert [field.name for field in fields(Gate) if f"`{field.name}`" not in text] == []
 
 
 def test_attributes_of_partners_are_documented() -> None:

@@ -9,8 +9,26 @@ from dataclasses import fields, replace
 from typing import Any
 
 from sluiceway import bootstrap
-from sluiceway.adapters import dynamodb, dynamodb_jobs, dynamodb_state, http_vendors, sqs_queue
-from sluiceway.domain import backoff, catalogue, freshness, job, lease, payload, request, webhook
+from sluiceway.adapters import (
+    dynamodb,
+    dynamodb_gates,
+    dynamodb_jobs,
+    dynamodb_state,
+    http_vendors,
+    sqs_queue,
+)
+from sluiceway.domain import (
+    backoff,
+    catalogue,
+    freshness,
+    gate,
+    job,
+    lease,
+    payload,
+    request,
+    ticket,
+    webhook,
+)
 from sluiceway.domain.payload import Payload
 from sluiceway.http import MAX_REPLY_BYTES
 from sluiceway.ports import VendorCall
@@ -26,6 +44,7 @@ LAMBDA_LONGEST_RUN_S = 900
 LAMBDA_REPLY_BYTES = 6 * 1024 * 1024
 GATEWAY_WAITS_S = 29
 DYNAMODB_ITEM_BYTES = 400 * 1024
+DYNAMODB_EXPRESSION_BYTES = 4 * 1024
 INVALIDATED_WITHIN_S = 5
 
 
@@ -112,6 +131,38 @@ def test_sweep_has_time_for_its_jobs_after_it_measured() -> None:
 
 def test_sweep_polls_more_often_than_a_worker_holds() -> None:
     assert catalogue.Service().hold_max_s * 1000 > sweep_jobs.POLL_EVERY_MS
+
+
+def test_kept_slot_lives_until_the_next_pass_of_a_sweep() -> None:
+    assert ticket.SLOT_LIVES_MS >= sweep_jobs.POLL_EVERY_MS
+
+
+def test_jobs_behind_a_paused_gate_look_again_in_time() -> None:
+    by_the_worker_ms, by_the_sweeper_ms = 2 * gate.PAUSE_LOOK_MS, sweep_jobs.LOOK_AHEAD_MS
+
+    assert max(by_the_worker_ms, by_the_sweeper_ms) <= 90_000
+
+
+def test_row_of_a_gate_is_written_less_often_than_a_partition_allows() -> None:
+    partition_writes = 1_000
+    takes = gate.SHARD_PER_MINUTE / 60
+
+    assert takes < partition_writes
+    assert gate.Limits(requests_per_minute=10 * gate.SHARD_PER_MINUTE).shards == 10
+
+
+def test_emptying_places_of_the_dead_fits_into_an_expression() -> None:
+    rooms = [gate.Room("vendor", name, 1_000) for name in ("all", "model:" + "m" * 200)]
+    dead = {f"{number:032x}": 0 for number in range(1_000)}
+    table: Any = None
+    gates = dynamodb_gates.DynamoDBGates(table, "coordination")
+
+    write = gates._enter_write("row", rooms, {room.name: dead for room in rooms}, "t", 1, 2)
+
+    assert write.update is not None
+    assert write.condition is not None
+    assert len(write.update) < DYNAMODB_EXPRESSION_BYTES
+    assert len(write.condition) < DYNAMODB_EXPRESSION_BYTES
 
 
 def test_last_send_of_a_sweep_ends_before_its_function() -> None:
