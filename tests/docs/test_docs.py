@@ -528,7 +528,12 @@ def test_attributes_of_audit_records_are_documented() -> None:
 
 
 def test_coordination_rows_are_documented() -> None:
-    sources = ("adapters/dynamodb_jobs.py", "adapters/dynamodb_gates.py", "adapters/dynamodb_rates.py", "domain/gate.py")
+    sources = (
+        "adapters/dynamodb_jobs.py",
+        "adapters/dynamodb_gates.py",
+        "adapters/dynamodb_rates.py",
+        "domain/gate.py",
+    )
     source = "".join((LAYER / name).read_text("utf-8") for name in sources)
     kinds = set(re.findall(r'f"(\w+)#\{', source)) | set(dynamodb_state.STATE_KEY.values())
 

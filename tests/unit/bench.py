@@ -61,7 +61,6 @@ class Bench:
     catalogue: Catalogue = CATALOGUE
     function_ms: int = FUNCTION_MS
     rand: float = 0.5
-    catalogue: Catalogue = CATALOGUE
 
     def __post_init__(self) -> None:
         self.jobs = InMemoryJobs(self.world, clock=self.clock)
