@@ -22,6 +22,7 @@ from sluiceway.usecases.submit_job import Accepted, Hit, Origin, Submitter, subm
 from tests.contract.clients import meet_another, transactions
 from tests.fakes.in_memory import (
     FakeVendors,
+    InMemoryGates,
     InMemoryPayloads,
     InMemoryQueue,
     InMemoryRates,
@@ -93,6 +94,7 @@ class Path:
                 cache=self.store.cache,
                 state=self.state,
                 payloads=self.payloads,
+                gates=InMemoryGates(World()),
                 vendors=self.vendors,
                 clock=self.store.clock,
                 telemetry=RecordingTelemetry(),
