@@ -43,6 +43,11 @@ vendor_model = "sim-chat-1"
 version = "1"
 timeout_s = { min = 0.5, max = 1.5 }
 
+[models.limited]
+vendor = "simulator"
+vendor_model = "sim-limited-1"
+version = "1"
+
 [models.heavy]
 vendor = "simulator"
 vendor_model = "sim-heavy-1"
@@ -55,8 +60,8 @@ vendor_model = "sim-news-1"
 version = "1"
 cache = { scope = "shared", soft_ttl_s = 300, hard_ttl_s = 600, jitter = 0.0 }
 """
-"""`hasty` gives up on a call after a second and a half; `heavy` goes to the lane `batch`; all
-partners share the entries of `news`."""
+"""`hasty` gives up on a call after a second and a half; `limited` is refused, which closes its
+gate; `heavy` goes to the lane `batch`; all partners share the entries of `news`."""
 
 
 @dataclass
@@ -149,6 +154,22 @@ class Plant:
             UpdateExpression="SET " + ", ".join(f"#{name} = :past" for name in names),
             ExpressionAttributeNames={f"#{name}": name for name in names},
             ExpressionAttributeValues=_item({":past": past_ms}),
+        )
+
+    def open_gate(self, vendor_model: str) -> None:
+        """Ends the cool-down of this model's gate, when no process believes its copy any more."""
+        table, key = (
+            self.local.outputs["CoordinationTableName"],
+            _item({"coordination_key": f"gate#simulator#{vendor_model}"}),
+        )
+        seen_at = time.monotonic()
+        assert wait_for(lambda: time.monotonic() > seen_at + 1.5, timeout_s=TIMEOUT_S, pause_s=0.1)
+        self.dynamodb.update_item(
+            TableName=table,
+            Key=key,
+            UpdateExpression="SET closed_until_ms = :past",
+            ConditionExpression="closed_until_ms > :past",
+            ExpressionAttributeValues=_item({":past": 0}),
         )
 
     def jobs_of(self, owner: str) -> list[dict[str, Any]]:

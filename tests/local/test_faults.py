@@ -144,11 +144,13 @@ def test_lost_message_is_sent_again_by_the_sweeper(plant: Plant) -> None:
 
 
 def test_parked_job_is_sent_by_the_sweeper_when_its_time_has_come(plant: Plant) -> None:
-    job_id = plant.submit("Parked", {"status": 429, "retry_after": 125, "times": 1})
+    fault = {"status": 429, "retry_after": 125, "times": 1}
+    job_id = plant.submit("Parked", fault, model="limited")
     parked = plant.until(job_id, "retrying")
 
     plant.sweep()  # too early: it sends nothing
     assert plant.row(job_id) == parked
+    plant.open_gate("sim-limited-1")
     plant.set_back(job_id, "due_at_epoch_ms", "not_before_epoch_ms")
     plant.sweep()
     row = plant.until(job_id, "completed", "failed")
