@@ -10,7 +10,6 @@ Units are computed from the rows as they are before and after each call, by the 
 publishes; the emulator's own figures stand beside them. Nothing here measures time.
 """
 
-import argparse
 import importlib.util
 import json
 import math
@@ -1314,23 +1313,17 @@ def _row_json(row: Row) -> dict[str, Any]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit code 0 when every path was measured, whatever the budget says of it."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--json", metavar="FILE", help="write the figures there; -: to stdout")
-    parser.add_argument("--markdown", action="store_true", help="rewrite docs/benchmarks.md")
-    options = parser.parse_args(arguments)
+    options = report.options(__doc__, arguments)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with gateway_on_local_stack() as gateway:
         found = measure_all(gateway)
-    if options.json:
-        text = json.dumps(report_json(found), indent=2)
-        if options.json == "-":
-            print(text)
-        else:
-            Path(options.json).write_text(f"{text}\n")
-    if options.markdown:
-        report.rewrite(MARKERS, report_markdown(found))
-    if options.json != "-":
-        print(report_text(found))
+    report.tell(
+        options,
+        MARKERS,
+        as_json=lambda: report_json(found),
+        section=lambda: report_markdown(found),
+        text=lambda: report_text(found),
+    )
     return 1 if any(row.fault for row in found.rows) else 0
 
 

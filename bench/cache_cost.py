@@ -5,7 +5,6 @@ those of the handlers' own code, on stores in memory and on DynamoDB Local; what
 assumed (WAITS_MS), since an emulator's times are not AWS's. Run it from the repository's folder.
 """
 
-import argparse
 import base64
 import json
 import os
@@ -853,26 +852,20 @@ def report_json(found: Findings) -> dict[str, Any]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit code 0 when everything was measured."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--json", metavar="FILE", help="write the figures there; -: to stdout")
-    parser.add_argument("--markdown", action="store_true", help="rewrite docs/benchmarks.md")
-    options = parser.parse_args(arguments)
+    options = report.options(__doc__, arguments)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with Path(os.devnull).open("w") as nowhere:
         times = time_handlers(nowhere)
         with aws_calls.gateway_on_local_stack() as gateway:
             paths = count_paths(gateway)
     found = Findings(paths, times)
-    if options.json:
-        text = json.dumps(report_json(found), indent=2)
-        if options.json == "-":
-            print(text)
-        else:
-            Path(options.json).write_text(f"{text}\n")
-    if options.markdown:
-        report.rewrite(MARKERS, report_markdown(found))
-    if options.json != "-":
-        print(report_text(found))
+    report.tell(
+        options,
+        MARKERS,
+        as_json=lambda: report_json(found),
+        section=lambda: report_markdown(found),
+        text=lambda: report_text(found),
+    )
     return 0
 
 

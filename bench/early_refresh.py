@@ -6,8 +6,6 @@ there one vendor latency later. Time is simulated and the randomness seeded, so 
 come out each time. There is no queue, no jitter and no failure.
 """
 
-import argparse
-import json
 import random
 import sys
 from collections.abc import Iterator, Sequence
@@ -210,21 +208,15 @@ def report_json(found: Found) -> dict[str, Any]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Simulates all, and tells."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--json", metavar="FILE", help="write the figures there; -: to stdout")
-    parser.add_argument("--markdown", action="store_true", help="rewrite docs/benchmarks.md")
-    options = parser.parse_args(arguments)
+    options = report.options(__doc__, arguments)
     found = {soft_ttl_s: list(measure(soft_ttl_s)) for soft_ttl_s in SOFT_TTLS_S}
-    if options.json:
-        text = json.dumps(report_json(found), indent=2)
-        if options.json == "-":
-            print(text)
-        else:
-            Path(options.json).write_text(f"{text}\n")
-    if options.markdown:
-        report.rewrite(MARKERS, report_markdown(found))
-    if options.json != "-":
-        print(report_text(found))
+    report.tell(
+        options,
+        MARKERS,
+        as_json=lambda: report_json(found),
+        section=lambda: report_markdown(found),
+        text=lambda: report_text(found),
+    )
     return 0
 
 

@@ -1,9 +1,11 @@
 """Tables of the benchmarks, for a terminal and for docs/benchmarks.md."""
 
+import argparse
+import json
 import os
 import platform
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -51,6 +53,35 @@ def made_with(command: str) -> str:
         f"Made with `.venv/bin/python {command}` on {about['date']}: {about['cores']} cores, "
         f"Python {about['python']}, botocore {about['botocore']}, {about['emulator']}."
     )
+
+
+def options(doc: str | None, arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The options of a benchmark's command line; `doc` is its module's."""
+    parser = argparse.ArgumentParser(description=(doc or "").partition("\n")[0])
+    parser.add_argument("--json", metavar="FILE", help="write the figures there; -: to stdout")
+    parser.add_argument("--markdown", action="store_true", help="rewrite docs/benchmarks.md")
+    return parser.parse_args(arguments)
+
+
+def tell(
+    given: argparse.Namespace,
+    markers: tuple[str, str],
+    *,
+    as_json: Callable[[], object],
+    section: Callable[[], str],
+    text: Callable[[], str],
+) -> None:
+    """Gives the figures in the forms that the options ask for."""
+    if given.json:
+        document = json.dumps(as_json(), indent=2)
+        if given.json == "-":
+            print(document)
+        else:
+            Path(given.json).write_text(f"{document}\n")
+    if given.markdown:
+        rewrite(markers, section())
+    if given.json != "-":
+        print(text())
 
 
 def rewrite(markers: tuple[str, str], section: str, document: Path = DOCUMENT) -> None:
