@@ -17,11 +17,12 @@ from sluiceway.domain.errors import (
     QuotaExceededError,
 )
 from sluiceway.domain.freshness import Freshness
+from sluiceway.domain.job import JobStatus
 from sluiceway.domain.payload import Payload
 from sluiceway.http import problem
 from sluiceway.usecases.submit_job import Accepted, Hit
 
-from tests.fakes.in_memory import NOW_MS
+from tests.fakes.in_memory import NOW_MS, InMemoryJobs
 from tests.unit.bench import Bench, incompressible
 from tests.unit.gateway import Gateway
 from tests.unit.samples import CATALOGUE, DAY_MS, packed, written
@@ -755,3 +756,44 @@ def test_forced_refresh_joins_none_whose_call_has_begun_and_is_joined_itself() -
     assert second.job.job_id != begun.job_id
     assert (second.deduplicated, third.deduplicated) == (False, True)
     assert third.job.job_id == second.job.job_id
+
+
+# ------------------------------------------------------------------ between look and claim
+
+
+class SlowJobs(InMemoryJobs):
+    """Between the look into the cache and the claim an equal job ends."""
+
+    def __init__(self, gateway: Gateway, passes_ms: int) -> None:
+        super().__init__(gateway.world, clock=gateway.clock)
+        self._gateway, self._passes_ms = gateway, passes_ms
+
+    def submit(self, job: Job, **named: Any) -> Any:
+        self._gateway.clock.advance(ms=self._passes_ms)
+        self._gateway.store(job, stored_at_epoch_ms=self._gateway.clock.now_ms())
+        return super().submit(job, **named)
+
+
+@pytest.mark.parametrize(("passes_ms", "found"), [(100, True), (99, False)])
+def test_answer_that_was_stored_while_a_slow_submit_claimed_is_given(
+    passes_ms: int, *, found: bool
+) -> None:
+    gateway = Gateway()
+    gateway.jobs = SlowJobs(gateway, passes_ms)
+
+    outcome = gateway.submit()
+
+    assert isinstance(outcome, Hit) is found
+    (job,) = gateway.world.jobs.values()
+    assert (job.status, job.result_source) == (
+        (JobStatus.COMPLETED, "cache") if found else (JobStatus.QUEUED, None)
+    )
+    assert len(gateway.queue.sends) == int(not found)
+    assert gateway.world.open_jobs("acme") == len(gateway.world.claims) == int(not found)
+
+
+def test_slow_forced_submit_takes_no_answer_that_it_does_not_want() -> None:
+    gateway = Gateway()
+    gateway.jobs = SlowJobs(gateway, 1_000)
+
+    assert isinstance(gateway.submit(cache={"mode": "bypass"}), Accepted)

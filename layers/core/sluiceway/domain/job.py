@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
+from sluiceway.domain.freshness import CacheEntry
 from sluiceway.domain.payload import Payload
 from sluiceway.domain.ticket import Ticket
 
@@ -293,6 +294,24 @@ def completed(
         vendor_request_id=vendor_request_id,
         upstream_latency_ms=upstream_latency_ms,
         error=None,
+    )
+
+
+def completed_from(
+    entry: CacheEntry, job: Job, *, now_ms: int, attempt_taken_back: bool = False
+) -> Job:
+    """The job has the result of a cache entry, which somebody paid for before."""
+    return completed(
+        job,
+        now_ms=now_ms,
+        result=entry.result,
+        source="cache",
+        stored_at_ms=entry.stored_at_epoch_ms,
+        input_tokens=entry.input_tokens,
+        output_tokens=entry.output_tokens,
+        saved_nanos=entry.cost_nanos,
+        vendor_request_id=entry.vendor_request_id,
+        attempt_taken_back=attempt_taken_back,
     )
 
 

@@ -619,17 +619,8 @@ def _complete_from_cache(
     job: Job, entry: CacheEntry, worker: Worker, *, lease: Lease | None
 ) -> Decision | None:
     """The result is there already; None: the job moved meanwhile."""
-    new = transitions.completed(
-        job,
-        now_ms=worker.clock.now_ms(),
-        result=entry.result,
-        source="cache",
-        stored_at_ms=entry.stored_at_epoch_ms,
-        input_tokens=entry.input_tokens,
-        output_tokens=entry.output_tokens,
-        saved_nanos=entry.cost_nanos,
-        vendor_request_id=entry.vendor_request_id,
-        attempt_taken_back=lease is not None,
+    new = transitions.completed_from(
+        entry, job, now_ms=worker.clock.now_ms(), attempt_taken_back=lease is not None
     )
     if not isinstance(_write(job, new, worker, lease=lease), Applied):
         return None
