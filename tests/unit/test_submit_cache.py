@@ -797,3 +797,11 @@ def test_slow_forced_submit_takes_no_answer_that_it_does_not_want() -> None:
     gateway.jobs = SlowJobs(gateway, 1_000)
 
     assert isinstance(gateway.submit(cache={"mode": "bypass"}), Accepted)
+
+
+def test_slow_submit_takes_no_answer_from_before_the_tenants_invalidation() -> None:
+    gateway = Gateway()
+    gateway.world.epochs["tenant:acme"] = NOW_MS + 1_000
+    gateway.jobs = SlowJobs(gateway, 500)
+
+    assert isinstance(gateway.submit(), Accepted)

@@ -276,6 +276,10 @@ class ServiceState:
         """The epoch of a model or tenant; 0 when it was never invalidated."""
         return self.epochs.get(subject, 0)
 
+    def epoch_for(self, model: str, tenant: str) -> int:
+        """What was asked for by then answers no request of the tenant to the model."""
+        return max(self.epoch(f"model:{model}"), self.epoch(f"tenant:{tenant}"))
+
 
 class StateStore(Protocol):
     """The one row that every process keeps a copy of."""

@@ -90,6 +90,13 @@ class CacheEntry:
             return Freshness.STALE
         return Freshness.EXPIRED if now_ms < self.kept_until_epoch_ms else Freshness.GONE
 
+    def servable(self, now_ms: int, *, degraded: bool) -> bool:
+        """Whether its own times let it be served; an expired one only in degraded mode."""
+        freshness = self.freshness(now_ms)
+        return freshness in {Freshness.FRESH, Freshness.STALE} or (
+            degraded and freshness is Freshness.EXPIRED
+        )
+
     def answers(self, *, not_older_than_ms: int = 0, asked_after_ms: int = -1) -> bool:
         """Whether it is young enough for who asks, whatever its own times say."""
         return (

@@ -216,6 +216,13 @@ class Job:
         alone = self.cache_mode == "bypass" or self.no_store
         return f"job:{self.job_id}" if alone else self.cache_key
 
+    def accepts(self, entry: CacheEntry, *, epoch: int = 0) -> bool:
+        """Whether the entry is young enough for who asked, and asked after `epoch`."""
+        return entry.answers(
+            not_older_than_ms=self.not_older_than_epoch_ms or 0,
+            asked_after_ms=max(self.asked_after_epoch_ms or 0, epoch),
+        )
+
     @property
     def slot(self) -> Ticket | None:
         """The slot that is kept for it."""

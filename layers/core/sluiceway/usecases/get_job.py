@@ -99,11 +99,7 @@ def _fallback(
             return None
         if not _readable(entry, job.tenant, catalogue):
             return None
-        epoch = max(known.epoch(f"model:{job.model}"), known.epoch(f"tenant:{job.tenant}"))
-        if entry.answers(
-            not_older_than_ms=job.not_older_than_epoch_ms or 0,
-            asked_after_ms=max(job.asked_after_epoch_ms or 0, epoch),
-        ):
+        if job.accepts(entry, epoch=known.epoch_for(job.model, job.tenant)):
             return entry, payloads_of.load(entry.result, payloads=payloads)
     return None
 
@@ -123,12 +119,13 @@ def _hit(
     entry = cache.read(cache_key)
     if entry is None or not _readable(entry, caller.tenant, catalogue):
         raise JobNotFoundError(_NOT_FOUND)
-    epoch = max(known.epoch(f"model:{entry.model}"), known.epoch(f"tenant:{caller.tenant}"))
-    freshness = entry.freshness(now_ms)
-    over = freshness is Freshness.GONE or (freshness is Freshness.EXPIRED and not known.degraded)
-    if over or not entry.answers(asked_after_ms=epoch):
+    epoch = known.epoch_for(entry.model, caller.tenant)
+    if not entry.servable(now_ms, degraded=known.degraded) or not entry.answers(
+        asked_after_ms=epoch
+    ):
         raise JobNotFoundError(_NOT_FOUND)
-    return Fetched(entry, result_of(entry.result, payloads=payloads), now_ms, freshness)
+    document = result_of(entry.result, payloads=payloads)
+    return Fetched(entry, document, now_ms, entry.freshness(now_ms))
 
 
 def _readable(entry: CacheEntry, tenant: str, catalogue: Catalogue) -> bool:

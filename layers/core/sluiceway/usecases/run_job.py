@@ -319,7 +319,7 @@ def _ask(
         return _after_error(job, error, model, delivery, worker, held)
     except CallAbortedError:
         return _lost(job, held, delivery, worker)
-    decision = _complete(job, answer, model, delivery, held, worker)
+    decision = _complete(job, answer, passing, delivery, held, worker)
     with suppress(StoreBusyError):  # the result comes first
         worker.gates.worked(passing.key, ticket)
         spent = answer.input_tokens + answer.output_tokens
@@ -494,12 +494,13 @@ def _call(
 def _complete(
     job: Job,
     answer: VendorAnswer,
-    model: Model,
+    passing: _Passing,
     delivery: Delivery,
     lease: Lease,
     worker: Worker,
 ) -> Decision:
     """Keeps the paid answer: in the job, and in the cache when it is whole."""
+    model = passing.model
     document: dict[str, object] = {"text": answer.text, "finish_reason": answer.finish_reason}
     if answer.content is not None:
         document["content"] = answer.content
@@ -531,7 +532,7 @@ def _complete(
         upstream_latency_ms=answer.latency_ms,
     )
     entry = None
-    if _storable(job, answer, model, worker):
+    if _storable(job, answer, passing, worker):
         entry = _entry(new, answer, model, worker)
     written = _write(job, new, worker, lease=lease, entry=entry)
     if not isinstance(written, Applied):
@@ -564,21 +565,18 @@ def _keep(document: bytes, job: Job, lease: Lease, worker: Worker) -> Payload | 
     return Payload(inline=packed) if fits else None
 
 
-def _storable(job: Job, answer: VendorAnswer, model: Model, worker: Worker) -> bool:
+def _storable(job: Job, answer: VendorAnswer, passing: _Passing, worker: Worker) -> bool:
     """Whether others may have this answer, too, as the catalogue is now.
 
     The key names the version and the scope that were submitted; an answer that another catalogue
     allowed must not be found by it.
     """
+    model = passing.model
     wanted = job.cache_scope != "none" and job.cache_mode != "bypass" and not job.no_store
     if not (wanted and answer.cacheable and job.model_version == model.version):
         return False
     tenant = worker.catalogue.tenant(job.entry_tenant)
-    try:
-        body = payloads_of.load(job.input, payloads=worker.payloads)
-    except (KeyError, ValueError, StoreBusyError):
-        return False
-    options = strict_json.parse(body)["options"]
+    options = strict_json.parse(passing.body)["options"]
     return job.cache_scope == scope_of(model, options, allow_shared=tenant.allow_shared_cache)
 
 
@@ -776,13 +774,8 @@ def _fresh_entry(job: Job, worker: Worker) -> CacheEntry | None:
     stored_since = entry.stored_at_epoch_ms >= job.created_at_epoch_ms
     if freshness is not Freshness.FRESH and not (freshness is Freshness.STALE and stored_since):
         return None
-    known = worker.state.read()
-    epoch = max(known.epoch(f"model:{job.model}"), known.epoch(f"tenant:{job.entry_tenant}"))
-    young = entry.answers(
-        not_older_than_ms=job.not_older_than_epoch_ms or 0,
-        asked_after_ms=max(job.asked_after_epoch_ms or 0, epoch),
-    )
-    return entry if young else None
+    epoch = worker.state.read().epoch_for(job.model, job.entry_tenant)
+    return entry if job.accepts(entry, epoch=epoch) else None
 
 
 def _lost(job: Job, lease: Lease, delivery: Delivery, worker: Worker) -> Decision:

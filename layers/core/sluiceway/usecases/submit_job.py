@@ -129,7 +129,7 @@ def submit_job(
             again = replace(work, invalidated_at_epoch_ms=found.invalidated_at_epoch_ms)
             job = replace(job, job_key=keys_of(again).job_key)
         entry = found.entry
-        if entry is not None and _may_be_served(entry, now_ms, degraded=known.degraded):
+        if entry is not None and entry.servable(now_ms, degraded=known.degraded):
             # A good answer that is older than the partner wants: it pays as for a refresh.
             good = entry.answers(asked_after_ms=job.asked_after_epoch_ms or 0)
             too_old = entry.stored_at_epoch_ms < (job.not_older_than_epoch_ms or 0)
@@ -144,18 +144,21 @@ def submit_job(
         raise CacheMissError("There is no cached answer, and only one was asked for.")
     if known.degraded and job.lane == "batch":
         raise DegradedError("The lanes are far behind: send batch jobs later.", retry_after_s=60)
-    _check_cost(request, model)
+    body = _body(request)
+    _check_cost(request, body, model)
     rate = _take_rate(tenant, caller, now_ms, submitter)
-    kept = _with_input(job, request, f"inputs/{job.tenant}/{job.job_id}", submitter.payloads)
+    kept = _with_input(job, body, f"inputs/{job.tenant}/{job.job_id}", submitter.payloads)
     caps = shard_caps(tenant.in_flight)
     bypasses = tenant.bypasses_per_day if past_the_cache else 0
     outcome = _claim(kept, caps, bypasses, submitter)
     return outcome if isinstance(outcome, Hit) else replace(outcome, rate=rate)
 
 
-def _check_cost(request: SubmitRequest, model: Model) -> None:
+def _check_cost(request: SubmitRequest, body: bytes, model: Model) -> None:
     """Raises CostLimitError for what could never be run, or not for so little."""
-    asked, answered = gate.estimated_tokens(_body(request))
+    if not model.tokens_per_minute and request.max_cost is None:
+        return
+    asked, answered = gate.estimated_tokens(body)
     if model.tokens_per_minute and asked + answered > model.tokens_per_minute:
         raise CostLimitError(
             f"The job may take {asked + answered} tokens, and a minute of the model has "
@@ -180,13 +183,6 @@ def _take_rate(
     return rate
 
 
-def _may_be_served(entry: CacheEntry, now_ms: int, *, degraded: bool) -> bool:
-    freshness = entry.freshness(now_ms)
-    return freshness in {Freshness.FRESH, Freshness.STALE} or (
-        degraded and freshness is Freshness.EXPIRED
-    )
-
-
 def _hit(
     request: SubmitRequest, job: Job, entry: CacheEntry, model: Model, submitter: Submitter
 ) -> Hit | Job:
@@ -196,10 +192,7 @@ def _hit(
     """
     now_ms = job.created_at_epoch_ms
     freshness = entry.freshness(now_ms)
-    if not entry.answers(
-        not_older_than_ms=job.not_older_than_epoch_ms or 0,
-        asked_after_ms=job.asked_after_epoch_ms or 0,
-    ):
+    if not job.accepts(entry):
         return job
     try:
         result = payloads_of.load(entry.result, payloads=submitter.payloads)
@@ -247,7 +240,7 @@ def _queue_refresh(
     )
     name = f"inputs/refresh/{job.job_id}"
     try:
-        kept = _with_input(refresh, request, name, submitter.payloads)
+        kept = _with_input(refresh, _body(request), name, submitter.payloads)
         if not submitter.jobs.queue_refresh(kept, entry):
             return None
     except StoreBusyError:
@@ -332,12 +325,12 @@ def _job(
 
 
 def _body(request: SubmitRequest) -> bytes:
+    """What the vendor will be asked, frozen."""
     return strict_json.dump({"input": request.plain_input(), "options": request.options})
 
 
-def _with_input(job: Job, request: SubmitRequest, name: str, payloads: PayloadStore) -> Job:
-    """The job with what the vendor will be asked, frozen."""
-    body = _body(request)
+def _with_input(job: Job, body: bytes, name: str, payloads: PayloadStore) -> Job:
+    """The job with its input, written under `name` when it is too big for the row."""
     kept = payloads_of.keep(body, name, inline_bytes=INLINE_INPUT_BYTES, payloads=payloads)
     return replace(job, input=kept)
 
@@ -393,7 +386,7 @@ def _answered_meanwhile(job: Job, submitter: Submitter) -> Hit | None:
         entry = submitter.cache.read(job.cache_key)
         if entry is None or entry.freshness(now_ms) is not Freshness.FRESH:
             return None
-        if entry.stored_at_epoch_ms < job.created_at_epoch_ms:
+        if entry.stored_at_epoch_ms < job.created_at_epoch_ms or not job.accepts(entry):
             return None
         result = payloads_of.load(entry.result, payloads=submitter.payloads)
         done = completed_from(entry, job, now_ms=now_ms)
