@@ -14,6 +14,7 @@ from sluiceway.domain.job import Job
 from sluiceway.domain.lease import Lease
 
 if TYPE_CHECKING:  # the authorizer needs none of it, nor pydantic
+    from sluiceway.domain.backlog import Backlog
     from sluiceway.domain.catalogue import Model, Vendor
     from sluiceway.domain.gate import Limits, Room, Shut
     from sluiceway.domain.ticket import Ticket
@@ -294,6 +295,18 @@ class StateStore(Protocol):
 
     def set_degraded(self, since_ms: int | None) -> bool:
         """Begins degraded mode, or ends it with None; False when somebody else did."""
+        ...
+
+
+class Backlogs(Protocol):
+    """The picture of what waits and runs, which the sweeper paints."""
+
+    def read(self) -> "Backlog":
+        """The picture, from a copy of 2 s at most."""
+        ...
+
+    def write(self, backlog: "Backlog") -> None:
+        """Replaces the picture, unless a later one is there."""
         ...
 
 
