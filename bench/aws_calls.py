@@ -36,6 +36,7 @@ from sluiceway.adapters.dynamodb import Table
 from sluiceway.adapters.dynamodb_state import DynamoDBState
 from sluiceway.domain import catalogue as catalogues
 from sluiceway.domain import ids
+from sluiceway.domain.catalogue import Vendor
 from sluiceway.domain.counters import shard_caps
 from sluiceway.ports import ServiceState, StateStore, VendorAnswer, VendorCall, VendorClient
 from sluiceway_local import deploy, emulator, processes, stack
@@ -438,6 +439,10 @@ class _Interrupted:
 
     vendors: VendorClient
     happens: Callable[[], None]
+
+    def prepare(self, vendor: Vendor) -> None:
+        """See VendorClient."""
+        self.vendors.prepare(vendor)
 
     def call(self, call: VendorCall) -> VendorAnswer:
         """See VendorClient."""

@@ -298,14 +298,14 @@ def test_gate_that_nobody_used_is_open(place: Place) -> None:
     assert place.gates().shut(KEY, now_ms=NOW_MS) is None
 
 
-def test_halved_rate_recovers_by_takes(place: Place) -> None:
-    place.put(Gate(version=1, rate_permille=500, rate_changed_at_ms=NOW_MS))
+def test_rate_that_was_refused_comes_back_with_the_time(place: Place) -> None:
+    place.put(Gate(version=1, refused_permille=1_000, returns_from_ms=NOW_MS))
     gates = place.gates()
 
-    slots = [slot(gates, at_ms=ms) for ms in (0, 0, 20_000, 20_000, 100_000, 100_000)]
+    slots = [slot(gates, at_ms=ms) for ms in (0, 0, 20_000, 20_000, 200_000, 200_000)]
 
-    assert slots == [0, 2_000, 20_000, 21_667, 100_000, 101_000]
-    assert place.row().rate_permille == 1_000
+    # After 20 s 955 thousandths are used, after 200 s all.
+    assert slots == [0, 2_000, 20_000, 21_048, 200_000, 201_000]
 
 
 # ------------------------------------------------------------------ what a take costs
@@ -549,7 +549,7 @@ def test_close_shuts_the_gate_for_everybody_and_halves_its_rate(place: Place) ->
 
     assert take(place.gates()) == take(gates) == Shut(NOW_MS + 9_000)
     row = place.row()
-    assert (row.version, row.rate_permille, row.rate_changed_at_ms) == (1, 500, NOW_MS + 9_000)
+    assert (row.version, row.refused_permille, row.returns_from_ms) == (1, 1_000, NOW_MS + 9_000)
     assert not gates.still_open(KEY, used, now_ms=NOW_MS + 9_000)
     assert [slot(place.gates(), at_ms=9_000) for _ in range(3)] == [9_000, 11_000, 13_000]
 
@@ -571,7 +571,7 @@ def test_second_close_of_calls_from_before_halves_nothing(place: Place) -> None:
     assert close(one, first)
     assert not close(other, second)
 
-    assert (place.row().rate_permille, place.row().version) == (500, 1)
+    assert (place.row().refused_permille, place.row().version) == (1_000, 1)
 
 
 @pytest.mark.parametrize(("waits_ms", "until_ms"), [((9_000, 30_000), 30_000), ((9_000, 1), 9_000)])
@@ -592,7 +592,7 @@ def test_close_of_the_next_cool_down_halves_again(place: Place) -> None:
 
     assert gates.close(KEY, PER_SECOND, used, now_ms=NOW_MS + 1_000, until_ms=NOW_MS + 2_000)
 
-    assert (place.row().rate_permille, place.row().version) == (250, 2)
+    assert (place.row().refused_permille, place.row().version) == (500, 2)
 
 
 def test_model_without_a_rate_is_only_closed(place: Place) -> None:
@@ -796,7 +796,7 @@ def test_close_shuts_all_shards_and_halves_each_once(tables: OnDynamoDB) -> None
     assert not close(tables.gates(), second, limits=SHARDED)
 
     for key, shard in ((KEY, 0.0), (f"{KEY}#1", 0.34), (f"{KEY}#2", 0.99)):
-        assert (tables.row(key).rate_permille, tables.row(key).version) == (500, 1)
+        assert (tables.row(key).refused_permille, tables.row(key).version) == (1_000, 1)
         shut = take(tables.gates(shard=shard), limits=SHARDED)
         assert shut == Shut(NOW_MS + 9_000)
 
@@ -996,7 +996,7 @@ def test_fifty_refused_calls_halve_the_rate_once(crowded: Place) -> None:
 
     row = crowded.row()
     assert sum(ours) == 1
-    assert (row.rate_permille, row.version) == (500, 1)
+    assert (row.refused_permille, row.version) == (1_000, 1)
     assert row.closed_until_ms == NOW_MS + max(waits_ms)
 
 

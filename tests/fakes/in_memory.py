@@ -49,6 +49,7 @@ from sluiceway.telemetry import EVENTS
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from sluiceway.domain.catalogue import Vendor
     from sluiceway.domain.errors import VendorError
     from sluiceway.domain.freshness import CacheEntry
 
@@ -551,16 +552,16 @@ class InMemoryGates:
         self, key: str, limits: Limits, *, tokens: int, now_ms: int, probe_ms: int
     ) -> Ticket | Shut:
         with self._world.lock:
-            gate = self._of(key).recovered(now_ms)
+            gate = self._of(key)
             if shut := gate.shut(now_ms) or gate.probe_waits(limits, tokens, now_ms):
                 return shut
             self.takes += 1
             now_us = now_ms * 1000
             slot_us = gate.slot_at_us(limits, tokens, now_us)
             request_us, token_us = gate.next_request_at_us, gate.next_token_at_us
-            if step_us := gate.interval_us(limits):
+            if step_us := gate.interval_us(limits, now_ms):
                 request_us = max(request_us, now_us) + step_us
-            if step_us := gate.tokens_us(limits, tokens):
+            if step_us := gate.tokens_us(limits, tokens, now_ms):
                 token_us = max(token_us, now_us) + step_us
             self._world.gates[key] = replace(
                 gate,
@@ -577,10 +578,10 @@ class InMemoryGates:
         gate = self._of(key)
         return gate.version == ticket.version and gate.shut(now_ms) is None
 
-    def settle(self, key: str, limits: Limits, ticket: Ticket, *, tokens: int) -> None:  # noqa: ARG002
+    def settle(self, key: str, limits: Limits, ticket: Ticket, *, tokens: int) -> None:
         with self._world.lock:
             gate = self._of(key)
-            back_us = gate.tokens_us(limits, tokens)
+            back_us = gate.tokens_us(limits, tokens, ticket.slot_at_ms)
             self._world.gates[key] = replace(gate, next_token_at_us=gate.next_token_at_us - back_us)
 
     def close(
@@ -743,6 +744,9 @@ class FakeVendors:
             vendor_request_id="req_vendor_1",
         )
         self.calls: list[VendorCall] = []
+        self.prepared: list[Vendor] = []
+        self.unprepared: VendorError | None = None
+        """Raised by `prepare`."""
         self._lock = threading.Lock()
 
     @property
@@ -754,6 +758,11 @@ class FakeVendors:
     def per_key(self) -> Counter[str]:
         """How many calls were made with each idempotency key."""
         return Counter(call.idempotency_key for call in self.calls)
+
+    def prepare(self, vendor: Vendor) -> None:
+        if self.unprepared is not None:
+            raise self.unprepared
+        self.prepared.append(vendor)
 
     def call(self, call: VendorCall) -> VendorAnswer:
         with self._lock:

@@ -493,6 +493,9 @@ class ToSimulator:
         told = {"base_url": sim.url, "protocol": wire}
         self._vendor = CATALOGUE.vendors["simulator"].model_copy(update=told)
 
+    def prepare(self, vendor: object) -> None:  # noqa: ARG002 - it is another
+        self._http.prepare(self._vendor)
+
     def call(self, call: VendorCall) -> VendorAnswer:
         values = {name: getattr(call, name) for name in VendorCall.__slots__}
         return self._http.call(VendorCall(**{**values, "vendor": self._vendor}))

@@ -70,6 +70,7 @@ from tests.protocol.events import Rows, Stream, Told
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from sluiceway.domain.catalogue import Vendor
     from sluiceway.domain.freshness import CacheEntry
     from sluiceway.ports import DueJobs, JobQueue, JobStore, PayloadStore, ResultCache, StateStore
 
@@ -350,6 +351,9 @@ class Simulator:
         self.default = "ok"
         self.meanwhile: list[Callable[[], None]] = []
         """What others do during the next calls, one for each."""
+
+    def prepare(self, vendor: Vendor) -> None:
+        pass
 
     def call(self, call: VendorCall) -> VendorAnswer:
         self.calls[call.idempotency_key] += 1

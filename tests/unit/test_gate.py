@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import pytest
@@ -15,12 +15,13 @@ from sluiceway.domain.gate import (
     ANSWER_TOKENS,
     FURTHEST_SLOT_MS,
     LOWEST_RATE_PERMILLE,
+    NEARS_IN_MS,
     OPEN_AFTER_FAILURES,
     OUTAGE_FIRST_MS,
     OUTAGE_LONGEST_MS,
     PAUSE_LOOK_MS,
-    RECOVERS_BY_PERMILLE,
-    RECOVERS_EVERY_MS,
+    PROBES_EVERY_MS,
+    RETURNS_IN_MS,
     SHARD_PER_MINUTE,
     Gate,
     Limits,
@@ -122,7 +123,7 @@ def test_rounding_gives_no_slot_too_early(per_minute: int) -> None:
 
 
 def test_model_without_a_rate_has_no_slots_to_wait_for() -> None:
-    assert Gate().interval_us(Limits()) == 0
+    assert Gate().interval_us(Limits(), NOW_MS) == 0
     assert taker(Limits()).slots(1_000, tokens=1_000_000) == [0] * 1_000
 
 
@@ -163,8 +164,8 @@ def test_rounding_of_tokens_gives_no_slot_too_early(per_minute: int) -> None:
 def test_time_of_tokens_is_rounded_up_and_of_returned_ones_down() -> None:
     gate, limits = Gate(), Limits(tokens_per_minute=7_000)
 
-    assert gate.tokens_us(limits, 1) == 8_572
-    assert gate.tokens_us(limits, -1) == -8_571
+    assert gate.tokens_us(limits, 1, NOW_MS) == 8_572
+    assert gate.tokens_us(limits, -1, NOW_MS) == -8_571
 
 
 def test_later_of_both_limits_counts() -> None:
@@ -187,7 +188,7 @@ def test_shards_share_rate_burst_and_tokens() -> None:
     limits = Limits(requests_per_minute=60_000, tokens_per_minute=6_000_000, burst=10)
 
     assert limits.shards == 2
-    assert Gate().interval_us(limits) == 2_000
+    assert Gate().interval_us(limits, NOW_MS) == 2_000
     assert taker(limits).slots(8) == [0] * 5 + [2, 4, 6]
     assert taker(limits).slots(3, tokens=3_000_000) == [0, 60_000, 120_000]
 
@@ -241,8 +242,8 @@ def test_close_halves_the_rate_and_ends_what_was_given_out() -> None:
     closed = close(Gate(version=4, next_request_at_us=(NOW_MS + 500_000) * 1000))
 
     assert (closed.version, closed.closed_until_ms) == (5, NOW_MS + 10_000)
-    assert closed.rate_permille == 500
-    assert closed.interval_us(PER_SECOND) == 2_000_000
+    assert closed.rate_permille(NOW_MS + 10_000) == 500
+    assert closed.interval_us(PER_SECOND, NOW_MS + 10_000) == 2_000_000
     assert closed.next_request_at_us == (NOW_MS + 10_000) * 1000
 
 
@@ -250,7 +251,7 @@ def test_close_after_close_halves_down_to_the_lowest_rate() -> None:
     rates, gate = [], Gate()
     for _ in range(8):
         gate = close(gate)
-        rates.append(gate.rate_permille)
+        rates.append(gate.rate_permille(NOW_MS))
 
     assert rates == [500, 250, 125, 62, 31, 20, 20, 20]
     assert min(rates) == LOWEST_RATE_PERMILLE
@@ -301,32 +302,76 @@ def test_halving_lets_no_second_burst_through() -> None:
     assert len(starts) <= 60 + 4
 
 
-def test_rate_comes_back_step_by_step_after_the_cool_down() -> None:
+def test_rate_returns_to_just_below_what_was_refused_and_probes_on_from_there() -> None:
     gate = close(Gate())  # until 10 s from now
 
     def rate(at_ms: int) -> int:
-        return gate.recovered(NOW_MS + at_ms).rate_permille
+        return gate.rate_permille(NOW_MS + at_ms)
 
-    assert [rate(ms) for ms in (0, 10_000, 19_999)] == [500] * 3
-    assert [rate(10_000 + n * RECOVERS_EVERY_MS) for n in (1, 2, 9)] == [550, 600, 950]
-    assert [rate(10_000 + n * RECOVERS_EVERY_MS) for n in (10, 11, 1_000)] == [1_000] * 3
-    assert RECOVERS_BY_PERMILLE == 50
-
-
-def test_steps_in_between_add_up_to_the_same_as_one_look() -> None:
-    gate = close(Gate())
-    looked = gate
-    for at_ms in range(0, 75_000, 3_000):
-        looked = looked.recovered(NOW_MS + at_ms)
-
-    assert looked == gate.recovered(NOW_MS + 74_000)
-    assert looked.rate_permille == 800
+    assert [rate(ms) for ms in (0, 10_000)] == [500] * 2
+    assert [rate(10_000 + ms) for ms in (1_000, 2_500, RETURNS_IN_MS)] == [590, 725, 950]
+    there = 10_000 + RETURNS_IN_MS
+    assert [rate(there + ms) for ms in (3_000, 75_000, NEARS_IN_MS - 1)] == [951, 975, 999]
+    assert [rate(there + ms) for ms in (NEARS_IN_MS, 2 * NEARS_IN_MS, 10**7)] == [1_000] * 3
 
 
-def test_close_halves_what_has_come_back() -> None:
-    again = close(close(Gate()), now_ms=NOW_MS + 10_000 + 6 * RECOVERS_EVERY_MS)
+def test_rate_grows_on_beyond_what_was_refused_until_it_is_the_configured_one() -> None:
+    gate = Gate(refused_permille=100, returns_from_ms=NOW_MS)
+    there = NOW_MS + RETURNS_IN_MS + NEARS_IN_MS
 
-    assert again.rate_permille == 400
+    assert gate.rate_permille(there - 1) == 99
+    rates = [gate.rate_permille(there + n * PROBES_EVERY_MS) for n in (0, 1, 50, 899, 900, 9_999)]
+    assert rates == [100, 101, 150, 999, 1_000, 1_000]
+
+
+def test_close_remembers_the_rate_that_was_used() -> None:
+    at_ms = NOW_MS + 10_000 + RETURNS_IN_MS + NEARS_IN_MS // 5
+    again = close(close(Gate()), now_ms=at_ms)
+
+    assert again.refused_permille == 960
+    assert again.rate_permille(at_ms + 10_000) == 480
+
+
+@dataclass
+class _Vendor:
+    """A true limit of its own, as a bucket; calls go to it as the gate gives slots."""
+
+    per_minute: float
+    burst: int = 10
+    answered: list[int] = field(default_factory=list)
+    refused: list[int] = field(default_factory=list)
+
+    def play(self, limits: Limits, *, until_ms: int) -> None:
+        gate, tokens, filled_ms, at_ms = Gate(), float(self.burst), 0, 0
+        while at_ms < until_ms:
+            slot_us = gate.slot_at_us(limits, 0, at_ms * 1000)
+            next_us = max(gate.next_request_at_us, at_ms * 1000)
+            gate = replace(gate, next_request_at_us=next_us + gate.interval_us(limits, at_ms))
+            at_ms = -(-slot_us // 1000)
+            tokens = min(self.burst, tokens + (at_ms - filled_ms) * self.per_minute / 60_000)
+            filled_ms = at_ms
+            if tokens >= 1:
+                tokens -= 1
+                self.answered.append(at_ms)
+                continue
+            self.refused.append(at_ms)
+            gate = gate.closed(limits, now_ms=at_ms, until_ms=at_ms + 1_000)
+            at_ms += 1_000
+
+
+@pytest.mark.parametrize("true_share", [0.5, 0.8, 0.1, 1.0])
+def test_true_limit_below_the_configured_one_is_found_and_used(true_share: float) -> None:
+    limits = Limits(requests_per_minute=600, burst=5)
+    vendor = _Vendor(600 * true_share)
+
+    vendor.play(limits, until_ms=10 * 60_000)
+
+    for minute in range(1, 10):
+        begins, ends = minute * 60_000, (minute + 1) * 60_000
+        answered = sum(begins <= at < ends for at in vendor.answered)
+        assert answered >= 0.9 * vendor.per_minute, minute
+    assert len(vendor.refused) <= (20 if true_share < 1 else 0)
+    assert sum(at >= 2 * 60_000 for at in vendor.refused) <= 8
 
 
 # ------------------------------------------------------------------ outages

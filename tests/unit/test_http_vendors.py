@@ -1371,3 +1371,19 @@ def test_aborted_call_closes_its_connection_and_the_next_call_works(
 
     assert answer.finish_reason == "stop"
     assert sim.ledger.snapshot()["calls"] == 2
+
+
+def test_prepare_asks_for_the_key_and_calls_nobody(sim: Simulator) -> None:
+    asked: list[str] = []
+
+    def key(name: str) -> str:
+        asked.append(name)
+        return "key"
+
+    vendors = HttpVendors(api_key=key, clock=FakeClock())
+    vendors.prepare(Vendor(base_url=sim.url, api_key_secret="sluiceway/vendors/sim"))
+
+    assert asked == ["sluiceway/vendors/sim"]
+    vendors.prepare(Vendor(base_url=sim.url))
+    assert asked == ["sluiceway/vendors/sim"]
+    assert sim.control("GET /_control/calls", {})["calls"] == 0

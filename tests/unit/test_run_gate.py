@@ -557,7 +557,7 @@ def test_overload_closes_the_gate_and_halves_its_rate(
 
     assert bench.job.status is JobStatus.RETRYING
     assert bench.gate.closed_until_ms == NOW_MS + closed_ms
-    assert (bench.gate.version, bench.gate.rate_permille, bench.gate.failures) == (1, 500, 0)
+    assert (bench.gate.version, bench.gate.refused_permille, bench.gate.failures) == (1, 1_000, 0)
     assert bench.told["gate_closed"] == {"model": "demo-chat", "closed_ms": closed_ms}
 
 
@@ -565,14 +565,14 @@ def test_refusal_under_a_gate_that_is_closed_already_is_not_counted_again(
     bench: GateBench,
 ) -> None:
     def other_worker_first(_: VendorCall) -> VendorAnswer:
-        bench.set(version=1, closed_until_ms=NOW_MS + 10_000, rate_permille=500)
+        bench.set(version=1, closed_until_ms=NOW_MS + 10_000, refused_permille=1_000)
         raise overload(429, 30.0)
 
     bench.vendors.script = [other_worker_first]
 
     bench.deliver()
 
-    assert (bench.gate.rate_permille, bench.gate.version) == (500, 1)
+    assert (bench.gate.refused_permille, bench.gate.version) == (1_000, 1)
     assert bench.gate.closed_until_ms == NOW_MS + 30_000
     assert "gate_closed" not in bench.told
 
@@ -605,7 +605,7 @@ def test_failure_of_the_vendor_is_counted_and_closes_nothing(
     bench.deliver()
 
     assert (bench.gate.failures, bench.gate.closed_until_ms) == (1, 0)
-    assert bench.gate.rate_permille == 1_000
+    assert bench.gate.refused_permille == 0
 
 
 def test_failures_in_a_row_park_the_next_job_until_a_probe(bench: GateBench) -> None:
@@ -653,7 +653,7 @@ def test_refusal_of_this_one_request_closes_nothing_and_shows_that_the_vendor_is
 
     gate = bench.gate
     assert (gate.failures, gate.probing, gate.closed_until_ms) == (0, False, 0)
-    assert gate.rate_permille == 1_000
+    assert gate.refused_permille == 0
 
 
 def test_call_that_was_never_made_says_nothing_of_the_vendor(bench: GateBench) -> None:
@@ -743,3 +743,34 @@ def test_entry_that_appears_while_parked_completes_without_a_slot(bench: GateBen
 
     assert bench.job.result_source == "cache"
     assert (bench.job.attempts, bench.job.slot, bench.vendors.total) == (0, None, 0)
+
+
+# ------------------------------------------------------------------ ready before the slot
+
+
+def test_worker_is_ready_for_the_call_before_it_takes_a_slot(bench: GateBench) -> None:
+    takes: list[int] = []
+    prepare = bench.vendors.prepare
+
+    def note(vendor: catalogue.Vendor) -> None:
+        takes.append(bench.gates.calls["take"])
+        prepare(vendor)
+
+    bench.vendors.prepare = note  # type: ignore[method-assign]
+
+    bench.deliver()
+
+    assert takes == [0]
+    assert [vendor.base_url for vendor in bench.vendors.prepared] == [
+        CATALOGUE.vendors["simulator"].base_url
+    ]
+
+
+def test_key_that_cannot_be_had_costs_no_slot(bench: GateBench) -> None:
+    bench.vendors.unprepared = VendorError("vendor_auth_failed", "No key.", retryable=True)
+
+    bench.deliver()
+
+    assert bench.job.status is JobStatus.RETRYING
+    assert bench.gates.calls["take"] == bench.gates.calls["enter"] == 0
+    assert bench.vendors.total == 0

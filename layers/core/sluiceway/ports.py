@@ -494,6 +494,13 @@ class VendorCall:
 class VendorClient(Protocol):
     """The vendors."""
 
+    def prepare(self, vendor: "Vendor") -> None:
+        """Makes a call's start quick: what the first call of a process needs takes a second.
+
+        Raises VendorError when the vendor's key can't be had.
+        """
+        ...
+
     def call(self, call: VendorCall) -> VendorAnswer:
         """One request on the wire, never more.
 

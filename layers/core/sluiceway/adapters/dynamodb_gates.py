@@ -61,24 +61,23 @@ class DynamoDBGates:
             if not copy.probing:
                 return copy.shut(now_ms) or Ticket(now_ms, copy.version, shard)
         for _ in range(_MAX_TRIES):
-            gate = copy.recovered(now_ms)
-            take = self._take_write(row, copy, gate, limits, tokens, now_ms)
+            take = self._take_write(row, copy, limits, tokens, now_ms)
             if copy.probing:  # one call finds out; the others wait for it
                 take = _with_set(take, "#closed_until_ms = :probe", probe=now_ms + probe_ms)
             answer = self._table.update(take)
             if not isinstance(answer, Refusal):
                 self._see(row, answer, now_ms)
                 before = replace(
-                    gate,
+                    copy,
                     next_request_at_us=answer.get("next_request_at_us", 0)
-                    - gate.interval_us(limits),
+                    - copy.interval_us(limits, now_ms),
                     next_token_at_us=answer.get("next_token_at_us", 0)
-                    - gate.tokens_us(limits, tokens),
+                    - copy.tokens_us(limits, tokens, now_ms),
                 )
                 slot_us = before.slot_at_us(limits, tokens, now_ms * 1000)
-                return Ticket(-(-slot_us // 1000), gate.version, shard)
+                return Ticket(-(-slot_us // 1000), copy.version, shard)
             copy = self._see(row, answer.old, now_ms)
-            waits = copy.recovered(now_ms).probe_waits(limits, tokens, now_ms)
+            waits = copy.probe_waits(limits, tokens, now_ms)
             if shut := copy.shut(now_ms) or waits:
                 return shut
         return Shut(now_ms + _BUSY_MS)
@@ -100,7 +99,7 @@ class DynamoDBGates:
     def settle(self, key: str, limits: Limits, ticket: Ticket, *, tokens: int) -> None:
         """See Gates."""
         row = _row(key, ticket.shard)
-        copy, _ = self._copies.get(row, (Gate(), 0))
+        copy, seen_at_ms = self._copies.get(row, (Gate(), 0))
         if not limits.tokens_per_minute or not tokens:
             return
         self._table.write(
@@ -109,24 +108,24 @@ class DynamoDBGates:
                 _key(row),
                 update="SET #next_token_at_us = #next_token_at_us - :back",
                 condition="attribute_exists(#next_token_at_us)",
-                values={"back": copy.tokens_us(limits, tokens)},
+                values={"back": copy.tokens_us(limits, tokens, seen_at_ms)},
             )
         )
 
-    def _take_write(
-        self, row: str, copy: Gate, gate: Gate, limits: Limits, tokens: int, now_ms: int
-    ) -> Write:
+    def _take_write(self, row: str, copy: Gate, limits: Limits, tokens: int, now_ms: int) -> Write:
         """A take that is right when the row is as busy as `copy` says, and of its version."""
         now_us = now_ms * 1000
         furthest_us = FURTHEST_SLOT_MS * 1000
-        ahead_us = gate.ahead_us(limits, tokens) if copy.probing else (furthest_us, furthest_us)
+        ahead_us = (
+            copy.ahead_us(limits, tokens, now_ms) if copy.probing else (furthest_us, furthest_us)
+        )
         sets, conditions = ["#version = :version"], [_of_version(copy.version), _OPEN]
         values: dict[str, Any] = {
             "version": copy.version,
             "now": now_ms,
             "now_us": now_us,
         }
-        steps_us = gate.interval_us(limits), gate.tokens_us(limits, tokens)
+        steps_us = copy.interval_us(limits, now_ms), copy.tokens_us(limits, tokens, now_ms)
         for name, step_us, most_us in zip(
             ("next_request_at_us", "next_token_at_us"), steps_us, ahead_us, strict=True
         ):
@@ -141,9 +140,6 @@ class DynamoDBGates:
             else:
                 sets.append(f"#{name} = :first_{name}")
                 conditions.append(f"(attribute_not_exists(#{name}) OR #{name} < :now_us)")
-        if gate.rate_permille != copy.rate_permille:
-            sets += ["#rate_permille = :rate", "#rate_changed_at_ms = :changed"]
-            values |= {"rate": gate.rate_permille, "changed": gate.rate_changed_at_ms}
         return Write(
             self._name,
             _key(row),
@@ -173,7 +169,7 @@ class DynamoDBGates:
         new = copy.closed(limits, now_ms=now_ms, until_ms=until_ms)
         sets = ["#version = :new_version", "#closed_until_ms = :until", *_emptied(limits)]
         if limits.any:
-            sets += ["#rate_permille = :rate", "#rate_changed_at_ms = :changed"]
+            sets += ["#refused_permille = :refused", "#returns_from_ms = :returns"]
         answer = self._table.update(
             Write(
                 self._name,
@@ -184,8 +180,8 @@ class DynamoDBGates:
                     "version": version,
                     "new_version": version + 1,
                     "until": new.closed_until_ms,
-                    "rate": new.rate_permille,
-                    "changed": new.rate_changed_at_ms,
+                    "refused": new.refused_permille,
+                    "returns": new.returns_from_ms,
                     "request": new.next_request_at_us,
                     "token": new.next_token_at_us,
                 },

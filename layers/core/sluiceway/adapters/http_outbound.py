@@ -37,7 +37,7 @@ class HttpOutbound:
         return self._runner.run(work)
 
     def client(self) -> "httpx.AsyncClient":
-        """The client, within `run`; made on first use."""
+        """The client; made on first use."""
         import httpx  # noqa: PLC0415 - 0.3 s of start-up that not every event needs
 
         if self._client is None:

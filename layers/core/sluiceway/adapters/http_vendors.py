@@ -14,6 +14,7 @@ from sluiceway.adapters import anthropic_wire, openai_wire
 from sluiceway.adapters.http_outbound import HttpOutbound
 from sluiceway.domain import strict_json
 from sluiceway.domain.backoff import parse_retry_after
+from sluiceway.domain.catalogue import Vendor
 from sluiceway.domain.errors import CallAbortedError, RejectedError, VendorError
 from sluiceway.ports import Clock, VendorAnswer, VendorCall
 
@@ -60,6 +61,14 @@ class HttpVendors:
         """Ends the event loop; the next call starts another."""
         self._outbound.close()
 
+    def prepare(self, vendor: Vendor) -> None:
+        """See VendorClient."""
+        self._outbound.client()
+        self._secret(vendor)
+
+    def _secret(self, vendor: Vendor) -> str:
+        return self._api_key(vendor.api_key_secret) if vendor.api_key_secret else ""
+
     def call(self, call: VendorCall) -> VendorAnswer:
         """See VendorClient."""
         wire = _WIRES.get(call.vendor.protocol)
@@ -69,7 +78,7 @@ class HttpVendors:
                 f"The protocol {call.vendor.protocol!r} is not supported.",
                 retryable=False,
             )
-        secret = self._api_key(call.vendor.api_key_secret) if call.vendor.api_key_secret else ""
+        secret = self._secret(call.vendor)
         work = json.loads(call.body)
         try:
             body = json.dumps(wire.request_body(call.model.vendor_model, work)).encode()

@@ -29,10 +29,16 @@ COOL_DOWN_MS = 10_000
 """After a 429 or an overload without a Retry-After."""
 
 LOWEST_RATE_PERMILLE = 20
-RECOVERS_EVERY_MS = 10_000
-RECOVERS_BY_PERMILLE = 50
-"""Of the configured rate, in each step after it was halved: additive, so that takers who overshoot
-the vendor's true limit do so rarely."""
+RETURNS_IN_MS = 5_000
+"""From half the rate that was refused to just below it, where most of the vendor's limit is used."""
+
+BELOW_REFUSED_PERMILLE = 950
+NEARS_IN_MS = 150_000
+"""From there to what was refused: a limit lower than the configured one is overshot rarely, and one
+that isn't is used in full again."""
+
+PROBES_EVERY_MS = 3_000
+"""Beyond it one thousandth of the configured rate is added each time."""
 
 OPEN_AFTER_FAILURES = 5
 """Failures in a row after which the vendor counts as down."""
@@ -74,7 +80,7 @@ class Limits:
 
 def _burst_us(limits: Limits) -> int:
     """Between the first and the last call of a burst, if they came at the configured rate."""
-    return (max(1, limits.burst // limits.shards) - 1) * Gate().interval_us(limits)
+    return (max(1, limits.burst // limits.shards) - 1) * Gate().interval_us(limits, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,48 +98,66 @@ class Gate:
     """The same for tokens."""
     closed_until_ms: int = 0
     paused: bool = False
-    rate_permille: int = 1000
-    """Of the configured rate that is used at present."""
-    rate_changed_at_ms: int = 0
+    refused_permille: int = 0
+    """Of the configured rate: where the vendor refused last; 0: never."""
+    returns_from_ms: int = 0
+    """When the rate began to grow again from half of that."""
     failures: int = 0
     """In a row, of a vendor that seems down."""
     probing: bool = False
     """One call at a time finds out whether it is up again."""
 
-    def interval_us(self, limits: Limits) -> int:
+    def rate_permille(self, now_ms: int) -> int:
+        """Of the configured rate that is used now.
+
+                                              . ' + 1 ‰ each 3 s
+        refused  ─ ─ ┐             . . - ─ ─ '
+        95 % of it   │           /      150 s
+        half         └─(closed)─/ 5 s
+        """
+        refused = self.refused_permille
+        if not refused:
+            return 1000
+        high = refused * BELOW_REFUSED_PERMILLE // 1000
+        since_ms = max(0, now_ms - self.returns_from_ms)
+        near_ms = since_ms - RETURNS_IN_MS
+        beyond_ms = near_ms - NEARS_IN_MS
+        if near_ms < 0:
+            low = refused // 2
+            rate = low + (high - low) * since_ms // RETURNS_IN_MS
+        elif beyond_ms < 0:
+            rate = high + (refused - high) * near_ms // NEARS_IN_MS
+        else:
+            rate = refused + beyond_ms // PROBES_EVERY_MS
+        return min(1000, max(LOWEST_RATE_PERMILLE, rate))
+
+    def interval_us(self, limits: Limits, now_ms: int) -> int:
         """Between two requests, at the present rate; 0 without a limit."""
-        return self._us_each(limits.requests_per_minute, limits.shards)
+        return self._us(1, limits.requests_per_minute, limits, now_ms)
 
-    def tokens_us(self, limits: Limits, tokens: int) -> int:
+    def tokens_us(self, limits: Limits, tokens: int, now_ms: int) -> int:
         """Of so many tokens, at the present rate; 0 without a limit."""
-        if not limits.tokens_per_minute:
-            return 0
-        return -(
-            -_MINUTE_US
-            * 1000
-            * limits.shards
-            * tokens
-            // (limits.tokens_per_minute * self.rate_permille)
-        )
+        return self._us(tokens, limits.tokens_per_minute, limits, now_ms)
 
-    def _us_each(self, per_minute: int, shards: int) -> int:
+    def _us(self, amount: int, per_minute: int, limits: Limits, now_ms: int) -> int:
         if not per_minute:
             return 0
-        return -(-_MINUTE_US * 1000 * shards // (per_minute * self.rate_permille))
+        per_minute_permille = per_minute * self.rate_permille(now_ms)
+        return -(-_MINUTE_US * 1000 * limits.shards * amount // per_minute_permille)
 
-    def ahead_us(self, limits: Limits, tokens: int) -> tuple[int, int]:
+    def ahead_us(self, limits: Limits, tokens: int, now_ms: int) -> tuple[int, int]:
         """How far ahead the times of requests and tokens may be, and a take's slot is due at once.
 
         A minute's tokens may come in one burst, requests as many as `burst`: at the configured
         rate, whatever the present one is. If it grew with the interval, each halving would let
         another burst through. A call of more tokens than a minute has goes when the gate is idle.
         """
-        tokens_us = max(0, _MINUTE_US - self.tokens_us(limits, tokens))
+        tokens_us = max(0, _MINUTE_US - self.tokens_us(limits, tokens, now_ms))
         return _burst_us(limits), tokens_us
 
     def slot_at_us(self, limits: Limits, tokens: int, now_us: int) -> int:
         """When the slot is due that this take gets; now: at once."""
-        request_ahead_us, token_ahead_us = self.ahead_us(limits, tokens)
+        request_ahead_us, token_ahead_us = self.ahead_us(limits, tokens, now_us // 1000)
         request_us = max(self.next_request_at_us, now_us) - request_ahead_us
         token_us = max(self.next_token_at_us, now_us) - token_ahead_us
         return max(
@@ -157,17 +181,6 @@ class Gate:
             return Shut(now_ms + FURTHEST_SLOT_MS, far=True)
         return None
 
-    def recovered(self, now_ms: int) -> "Gate":
-        """With the steps back to the configured rate that are due."""
-        if self.rate_permille >= 1000:  # noqa: PLR2004 - all of it
-            return self
-        steps = (now_ms - self.rate_changed_at_ms) // RECOVERS_EVERY_MS
-        if steps < 1:
-            return self
-        rate = min(1000, self.rate_permille + steps * RECOVERS_BY_PERMILLE)
-        changed_at_ms = self.rate_changed_at_ms + steps * RECOVERS_EVERY_MS
-        return replace(self, rate_permille=rate, rate_changed_at_ms=changed_at_ms)
-
     def closed(self, limits: Limits, *, now_ms: int, until_ms: int) -> "Gate":
         """After the vendor said that it was too much: a pause, then half the rate."""
         # What a probe closed for its own time is over.
@@ -175,11 +188,10 @@ class Gate:
         closed = replace(self, version=self.version + 1, closed_until_ms=closed_until_ms)
         if not limits.any:
             return closed
-        rate = max(LOWEST_RATE_PERMILLE, self.recovered(now_ms).rate_permille // 2)
         return replace(
             _emptied(closed, limits, now_ms, closed_until_ms),
-            rate_permille=rate,
-            rate_changed_at_ms=until_ms,
+            refused_permille=self.rate_permille(now_ms),
+            returns_from_ms=until_ms,
         )
 
     def down(self, limits: Limits, now_ms: int) -> "Gate | None":
@@ -212,7 +224,7 @@ def _emptied(gate: Gate, limits: Limits, now_ms: int, until_ms: int) -> Gate:
     The slots that were given out count no more. If theirs stayed in the row, nobody would call for
     as long as their line was: ten minutes at most.
     """
-    opens_us = max(until_ms * 1000, now_ms * 1000 + Gate().interval_us(limits))
+    opens_us = max(until_ms * 1000, now_ms * 1000 + Gate().interval_us(limits, 0))
     return replace(
         gate,
         next_request_at_us=opens_us + _burst_us(limits) if limits.requests_per_minute else 0,

@@ -262,6 +262,8 @@ def _work(job: Job, lease: Lease, delivery: Delivery, worker: Worker, *, unknown
     model = worker.catalogue.model(job.model)
     try:
         passing = _passing(job, model, worker)
+        # Before the slot: calls that begin late would come to the vendor in a bunch.
+        worker.vendors.prepare(worker.catalogue.vendor_of(model))
     except VendorError as error:
         return _after_error(job, error, model, delivery, worker, lease)
     now_ms = worker.clock.now_ms()
