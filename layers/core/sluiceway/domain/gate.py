@@ -30,7 +30,7 @@ COOL_DOWN_MS = 10_000
 
 LOWEST_RATE_PERMILLE = 20
 RETURNS_IN_MS = 5_000
-"""From half the rate that was refused to just below it, where most of the vendor's limit is used."""
+"""From half the rate that was refused to just below it, where most of a limit is used."""
 
 BELOW_REFUSED_PERMILLE = 950
 NEARS_IN_MS = 150_000
