@@ -55,9 +55,15 @@ def made_with(command: str) -> str:
     )
 
 
-def options(doc: str | None, arguments: Sequence[str] | None) -> argparse.Namespace:
-    """The options of a benchmark's command line; `doc` is its module's."""
+def options(
+    doc: str | None,
+    arguments: Sequence[str] | None,
+    *,
+    add: Callable[[argparse.ArgumentParser], None] = lambda _: None,
+) -> argparse.Namespace:
+    """The options of a benchmark's command line; `doc` is its module's, `add` adds its own."""
     parser = argparse.ArgumentParser(description=(doc or "").partition("\n")[0])
+    add(parser)
     parser.add_argument("--json", metavar="FILE", help="write the figures there; -: to stdout")
     parser.add_argument("--markdown", action="store_true", help="rewrite docs/benchmarks.md")
     return parser.parse_args(arguments)

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 MAX_BODY_BYTES: Final = 64 * 1024 * 1024
 MAX_PROMPT_CHARS: Final = 200  # of a prompt in the counts and in answers
 _MAX_ANSWERS: Final = 10_000  # remembered for replay
+_MAX_TIMES: Final = 100_000  # of calls, remembered
 _POLL_S: Final = 0.02
 _STOP_WITHIN_S: Final = 0.5
 
@@ -222,6 +223,7 @@ class _Ledger:
         with self._lock:
             self._counts = dict.fromkeys(("calls", "charged", "replayed", "rejected"), 0)
             self._by_prompt: dict[str, dict[str, int]] = {}
+            self._answered: list[tuple[float, int]] = []
             self._max_in_flight = len(self._open)
 
     def _count(self, name: str, prompt: str | None) -> None:
@@ -249,6 +251,17 @@ class _Ledger:
     def reject(self) -> None:
         with self._lock:
             self._count("rejected", None)
+
+    def answered(self, arrived_at_s: float, status: int) -> None:
+        """Note when a call came in and how it is answered."""
+        with self._lock:
+            if len(self._answered) < _MAX_TIMES:
+                self._answered.append((arrived_at_s, status))
+
+    def times(self) -> list[tuple[float, int]]:
+        """Epoch seconds and status of each call, in the order of their arrival."""
+        with self._lock:
+            return sorted(self._answered)
 
     def charge(self, call: Call, answer: bytes) -> tuple[bytes, bool]:
         """Charge for the answer; or return the one charged under the same key, and True."""
@@ -483,10 +496,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _serve_call(self, path: str, body: dict[str, Any]) -> None:
         simulator, prompt = self.server.simulator, _prompt_of(body)
-        ticket = simulator.ledger.enter(prompt, self.headers)
+        ticket, arrived_at_s = simulator.ledger.enter(prompt, self.headers), time.time()
         try:
             serial = _digest(simulator.seed, ticket)[:24]
             reply, fault = simulator.answer(Call(path, self.headers, body, prompt or "", serial))
+            simulator.ledger.answered(arrived_at_s, reply.status)
             if not self._pause(math.inf if fault.hang else fault.delay_s or 0):
                 self.close_connection = True
             elif fault.drop:
@@ -664,6 +678,8 @@ class Simulator:
         match request:
             case "GET /_control/calls":
                 return self.ledger.snapshot()
+            case "GET /_control/times":
+                return {"calls": self.ledger.times()}
             case "DELETE /_control/calls":
                 self.ledger.reset()
                 self.faults.forget_prompts()

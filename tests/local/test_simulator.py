@@ -995,3 +995,16 @@ def test_process_says_when_the_port_is_taken() -> None:
     assert started.returncode == 1
     assert output == ""
     assert errors.startswith(f"cannot listen on port {sim.port}: ")
+
+
+def test_times_tell_when_each_call_came_in_and_its_status(partner: Partner) -> None:
+    before_s = time.time()
+    partner.openai()
+    partner.openai(sim={"status": 503})
+
+    calls = partner.http.get(f"{partner.sim.control_url}/times").json()["calls"]
+
+    assert [status for _, status in calls] == [200, 503]
+    assert before_s <= calls[0][0] <= calls[1][0] <= time.time()
+    partner.http.delete(f"{partner.sim.control_url}/calls")
+    assert partner.http.get(f"{partner.sim.control_url}/times").json() == {"calls": []}
