@@ -57,7 +57,7 @@ class DynamoDBGates:
         if 0 <= now_ms - seen_at_ms < _COPY_LIVES_MS and (shut := copy.shut(now_ms)):
             return shut
         if not limits.any:
-            copy = self._see(row, self._table.read(self._name, _key(row)), now_ms)
+            copy = self._look(row, now_ms)
             if not copy.probing:
                 return copy.shut(now_ms) or Ticket(now_ms, copy.version, shard)
         for _ in range(_MAX_TRIES):
@@ -76,7 +76,7 @@ class DynamoDBGates:
                 )
                 slot_us = before.slot_at_us(limits, tokens, now_ms * 1000)
                 return Ticket(-(-slot_us // 1000), copy.version, shard)
-            copy = self._see(row, answer.old, now_ms)
+            copy = self._see(row, answer, now_ms)
             waits = copy.probe_waits(limits, tokens, now_ms)
             if shut := copy.shut(now_ms) or waits:
                 return shut
@@ -87,13 +87,13 @@ class DynamoDBGates:
         row = _row(key, 0)
         copy, seen_at_ms = self._copies.get(row, (Gate(), 0))
         if not 0 <= now_ms - seen_at_ms < _COPY_LIVES_MS:
-            copy = self._see(row, self._table.read(self._name, _key(row)), now_ms)
+            copy = self._look(row, now_ms)
         return copy.shut(now_ms)
 
     def still_open(self, key: str, ticket: Ticket, *, now_ms: int) -> bool:
         """See Gates."""
         row = _row(key, ticket.shard)
-        gate = self._see(row, self._table.read(self._name, _key(row)), now_ms)
+        gate = self._look(row, now_ms)
         return gate.version == ticket.version and gate.shut(now_ms) is None
 
     def settle(self, key: str, limits: Limits, ticket: Ticket, *, tokens: int) -> None:
@@ -158,14 +158,14 @@ class DynamoDBGates:
         for shard in range(limits.shards):
             if shard != ticket.shard and ours:
                 row = _row(key, shard)
-                gate = self._see(row, self._table.read(self._name, _key(row)), now_ms)
+                gate = self._look(row, now_ms)
                 self._close(row, limits, gate.version, now_ms, until_ms)
         return ours
 
     def _close(self, row: str, limits: Limits, version: int, now_ms: int, until_ms: int) -> bool:
         copy, _ = self._copies.get(row, (Gate(), 0))
         if copy.version != version:
-            copy = self._see(row, self._table.read(self._name, _key(row)), now_ms)
+            copy = self._look(row, now_ms)
         new = copy.closed(limits, now_ms=now_ms, until_ms=until_ms)
         sets = ["#version = :new_version", "#closed_until_ms = :until", *_emptied(limits)]
         if limits.any:
@@ -187,8 +187,8 @@ class DynamoDBGates:
                 },
             )
         )
+        self._see(row, answer, now_ms)
         if not isinstance(answer, Refusal):
-            self._see(row, answer, now_ms)
             return True
         # Another call's refusal closed it already, for the same reason: the wait may be longer.
         longer = self._table.update(
@@ -200,7 +200,7 @@ class DynamoDBGates:
                 values={"until": until_ms},
             )
         )
-        self._see(row, longer.old if isinstance(longer, Refusal) else longer, now_ms)
+        self._see(row, longer, now_ms)
         return False
 
     def failed(self, key: str, limits: Limits, ticket: Ticket, *, now_ms: int) -> None:
@@ -217,12 +217,8 @@ class DynamoDBGates:
                 values={"version": ticket.version, "zero": 0, "one": 1},
             )
         )
-        if isinstance(counted, Refusal):
-            self._see(row, counted.old, now_ms)
-            return
-        gate = self._see(row, counted, now_ms)
-        down = gate.down(limits, now_ms)
-        if down is None:
+        down = self._see(row, counted, now_ms).down(limits, now_ms)
+        if isinstance(counted, Refusal) or down is None:
             return
         answer = self._table.update(
             Write(
@@ -250,7 +246,7 @@ class DynamoDBGates:
                 },
             )
         )
-        self._see(row, answer.old if isinstance(answer, Refusal) else answer, now_ms)
+        self._see(row, answer, now_ms)
 
     def worked(self, key: str, ticket: Ticket) -> None:
         """See Gates. Nothing is written for a vendor that was up."""
@@ -269,7 +265,7 @@ class DynamoDBGates:
                 values={"version": copy.version, "new_version": up.version, "zero": 0},
             )
         )
-        self._see(row, answer.old if isinstance(answer, Refusal) else answer, seen_at_ms)
+        self._see(row, answer, seen_at_ms)
 
     # ------------------------------------------------------------------ rooms
 
@@ -360,8 +356,12 @@ class DynamoDBGates:
 
     # ------------------------------------------------------------------ copies
 
-    def _see(self, row: str, values: Mapping[str, Any] | None, now_ms: int) -> Gate:
-        gate = gate_of(values)
+    def _look(self, row: str, now_ms: int) -> Gate:
+        return self._see(row, self._table.read(self._name, _key(row)), now_ms)
+
+    def _see(self, row: str, answer: Mapping[str, Any] | Refusal | None, now_ms: int) -> Gate:
+        """Keeps the row of a read, of a write, or of one that was refused."""
+        gate = gate_of(answer.old if isinstance(answer, Refusal) else answer)
         self._copies[row] = (gate, now_ms)
         return gate
 
