@@ -175,6 +175,22 @@ def test_free_slot_costs_one_take_and_no_wait(bench: GateBench) -> None:
     assert bench.gate.next_request_at_us == (NOW_MS + 1_000) * 1000
 
 
+def test_slot_whose_moment_passes_on_slow_tables_begins_no_call(bench: GateBench) -> None:
+    before, take = bench.job, bench.gates.take
+
+    def slow(*args: Any, **named: Any) -> Any:
+        taken = take(*args, **named)
+        bench.clock.advance(SLOT_LIVES_MS)
+        return taken
+
+    bench.gates.take = slow  # type: ignore[method-assign]
+
+    assert bench.deliver() == Acknowledge()
+
+    assert is_as_before(bench, before)
+    assert (bench.waits_ms, bench.job.slot) == (0, None)
+
+
 def test_answer_of_the_cache_asks_no_gate(bench: GateBench) -> None:
     bench.put_entry()
     bench.set(paused=True)
@@ -339,7 +355,7 @@ def test_parked_job_is_due_by_its_deadline_however_far_its_slot_is(bench: GateBe
     assert bench.job.not_before_epoch_ms == NOW_MS + 60_000
 
 
-@pytest.mark.parametrize("late_ms", [0, SLOT_LIVES_MS])
+@pytest.mark.parametrize("late_ms", [0, SLOT_LIVES_MS - 1])
 def test_kept_slot_is_used_without_another_take(bench: GateBench, late_ms: int) -> None:
     bench.next_slot_in(60_000)
     bench.deliver()
@@ -356,7 +372,7 @@ def test_kept_slot_that_is_over_is_taken_anew(bench: GateBench) -> None:
     bench.next_slot_in(60_000)
     bench.deliver()
 
-    bench.wake(SLOT_LIVES_MS + 1)
+    bench.wake(SLOT_LIVES_MS)
 
     assert bench.job.status is JobStatus.COMPLETED
     assert bench.gates.takes == 2
@@ -513,7 +529,7 @@ def test_places_are_given_back_when_the_tables_are_busy(bench: GateBench, verb: 
     bench.gates.busy = {verb}
 
     with pytest.raises(StoreBusyError):
-        bench.wake(0 if verb == "still_open" else SLOT_LIVES_MS + 1)
+        bench.wake(0 if verb == "still_open" else SLOT_LIVES_MS)
 
     assert bench.inside == set()
 

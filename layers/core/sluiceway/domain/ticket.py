@@ -16,4 +16,8 @@ class Ticket:
 
     def usable(self, now_ms: int) -> bool:
         """Whether its moment is now."""
-        return self.slot_at_ms <= now_ms <= self.slot_at_ms + SLOT_LIVES_MS
+        return self.slot_at_ms <= now_ms and not self.missed(now_ms)
+
+    def missed(self, now_ms: int) -> bool:
+        """Whether it is too late for it. Its moment was rounded up to a whole millisecond."""
+        return now_ms >= self.slot_at_ms + SLOT_LIVES_MS

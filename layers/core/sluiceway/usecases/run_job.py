@@ -277,6 +277,9 @@ def _work(job: Job, lease: Lease, delivery: Delivery, worker: Worker, *, unknown
         if isinstance(through, Acknowledge | GiveBack):
             return through
         ticket, lease = through
+        now_ms = worker.clock.now_ms()
+        if ticket.missed(now_ms):  # the tables were slow
+            return _park_at_gate(job, lease, now_ms, None, delivery, worker)
         return _ask(job, lease, passing, ticket, delivery, worker)
     finally:
         _leave(passing, lease, worker)

@@ -1,0 +1,231 @@
+"""The gate's promise, on the real adapter: over any schedule, no window holds more than it may.
+
+Some workers with clocks that differ play with one gate. Each does what a run does: it takes a slot,
+waits for it or keeps it, looks whether it still counts, begins the call some time later, and tells
+the gate what came of it. What one does may fall between two writes of another. Whatever they do,
+the calls that begin in any window of true time are at most
+
+    rate x (window + life of a kept slot + what the clocks differ by) + burst
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sluiceway.adapters.dynamodb import Table
+from sluiceway.adapters.dynamodb_gates import DynamoDBGates
+from sluiceway.domain.gate import OPEN_AFTER_FAILURES, Limits, Shut
+from sluiceway.domain.lease import CLOCK_SKEW_MS
+from sluiceway.domain.ticket import SLOT_LIVES_MS
+
+from tests.contract.harness import make_tables
+from tests.fakes.in_memory import NOW_MS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from mypy_boto3_dynamodb import DynamoDBClient
+    from sluiceway.domain.ticket import Ticket
+
+PROBE_MS = 20_000
+WORKERS = 4
+_keys = itertools.count(1)
+
+
+class Sharded(Limits):
+    """A gate of three rows, without the thousands of calls a second that it takes to need them."""
+
+    shards = 3  # type: ignore[assignment]
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What a worker does when its turn has come."""
+
+    worker: int
+    after_ms: int
+    what: str
+    late_ms: int
+    """How long after its moment a kept slot is looked at."""
+    slow_ms: int
+    """From the worker's look at the gate until its call begins."""
+    amid: bool
+    """In the middle of what another does, if that takes several writes."""
+    part: int
+    """Which third of the tokens, and which shard."""
+
+
+@dataclass
+class Call:
+    """A call that a worker began, at a true time."""
+
+    at_ms: int
+    ticket: Ticket
+    tokens: int
+    settled: bool = False
+
+
+WHAT = ("take", "take", "take", "keep", "keep", "close", "outage", "worked", "settle")
+TURNS = st.lists(
+    st.builds(
+        Turn,
+        worker=st.integers(0, WORKERS - 1),
+        after_ms=st.one_of(st.just(0), st.integers(0, 300), st.integers(0, 30_000)),
+        what=st.sampled_from(WHAT),
+        late_ms=st.integers(0, SLOT_LIVES_MS),
+        slow_ms=st.one_of(st.just(0), st.integers(0, SLOT_LIVES_MS + 1_000)),
+        amid=st.booleans(),
+        part=st.integers(0, 2),
+    ),
+    min_size=10,
+    max_size=60,
+)
+SKEWS = st.lists(st.integers(0, CLOCK_SKEW_MS), min_size=WORKERS, max_size=WORKERS)
+LIMITS = st.builds(
+    lambda kind, requests, tokens, burst: kind(requests, tokens, burst),
+    st.sampled_from([Limits, Sharded]),
+    requests=st.sampled_from([1, 7, 30, 60]),
+    tokens=st.sampled_from([0, 0, 30, 600]),
+    burst=st.sampled_from([1, 3, 10]),
+)
+
+
+@dataclass
+class Play:
+    """One gate and its workers. Times are true ones unless they are given to the gate."""
+
+    client: Any
+    table: str
+    limits: Limits
+    skews: list[int]
+    turns: list[Turn]
+    calls: list[Call] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.key = f"gate#simulator#{next(_keys)}"
+        self.true_ms = NOW_MS
+        self.busy = 0
+        self.shard = 0
+        self.gates = [
+            DynamoDBGates(Table(self), self.table, rand=lambda: self.shard / 3)  # type: ignore[arg-type]
+            for _ in self.skews
+        ]
+        self.plans: list[tuple[int, int, str, int, Ticket, int, int]] = []
+        self.rest = list(reversed(self.turns))
+
+    def __getattr__(self, name: str) -> Any:
+        """A client, between whose calls others have their turns."""
+        call = getattr(self.client, name)
+
+        def meanwhile(**request: Any) -> Any:
+            if self.busy == 1 and self.rest and self.rest[-1].amid:
+                self.do(self.rest.pop())
+            return call(**request)
+
+        return meanwhile
+
+    def run(self) -> list[Call]:
+        while self.rest:
+            turn = self.rest.pop()
+            self.go_on(self.true_ms + turn.after_ms)
+            self.do(turn)
+        self.go_on(self.true_ms + 3_600_000)
+        return sorted(self.calls, key=lambda call: call.at_ms)
+
+    def go_on(self, until_ms: int) -> None:
+        """What was planned until then happens."""
+        while due := min((plan for plan in self.plans if plan[0] <= until_ms), default=None):
+            self.plans.remove(due)
+            self.true_ms, _, what, worker, ticket, tokens, slow_ms = due
+            now_ms = self.true_ms + self.skews[worker]
+            if not ticket.usable(now_ms):
+                continue
+            if what == "begin":
+                self.calls.append(Call(self.true_ms, ticket, tokens))
+            elif self.gates[worker].still_open(self.key, ticket, now_ms=now_ms):
+                self.plan(self.true_ms + slow_ms, "begin", worker, ticket, tokens)
+        self.true_ms = until_ms
+
+    def plan(
+        self, at_ms: int, what: str, worker: int, ticket: Ticket, tokens: int, slow_ms: int = 0
+    ) -> None:
+        self.plans.append((at_ms, next(_keys), what, worker, ticket, tokens, slow_ms))
+
+    def do(self, turn: Turn) -> None:
+        self.busy += 1
+        self.shard = turn.part
+        gates, now_ms = self.gates[turn.worker], self.true_ms + self.skews[turn.worker]
+        if turn.what in {"take", "keep"}:
+            tokens = self.limits.tokens_per_minute // 9 * (turn.part + 1)
+            taken = gates.take(
+                self.key, self.limits, tokens=tokens, now_ms=now_ms, probe_ms=PROBE_MS
+            )
+            if isinstance(taken, Shut):
+                pass
+            elif taken.slot_at_ms <= now_ms:
+                self.plan(self.true_ms + turn.slow_ms, "begin", turn.worker, taken, tokens)
+            else:
+                late_ms = turn.late_ms if turn.what == "keep" else 0
+                at_ms = taken.slot_at_ms - self.skews[turn.worker] + late_ms
+                self.plan(at_ms, "look", turn.worker, taken, tokens, turn.slow_ms)
+        elif self.calls:
+            self.tell(turn, gates, now_ms, self.calls[-1 - turn.part % len(self.calls)])
+        self.busy -= 1
+
+    def tell(self, turn: Turn, gates: DynamoDBGates, now_ms: int, call: Call) -> None:
+        """What came of a call."""
+        key, limits, ticket = self.key, self.limits, call.ticket
+        if turn.what == "close":
+            gates.close(key, limits, ticket, now_ms=now_ms, until_ms=now_ms + turn.late_ms)
+        elif turn.what == "outage":
+            for _ in range(OPEN_AFTER_FAILURES):
+                gates.failed(key, limits, ticket, now_ms=now_ms)
+        elif turn.what == "worked":
+            gates.worked(key, ticket)
+        elif not call.settled:
+            unused = call.tokens // 2 * turn.part
+            gates.settle(key, limits, ticket, tokens=unused)
+            call.settled, call.tokens = True, call.tokens - unused
+
+
+def worst_excess(
+    starts: Iterable[tuple[int, int]], per_minute: int, slack_ms: int, burst: int
+) -> float:
+    """By how much the fullest window holds more than rate x (window + slack) + burst."""
+
+    def excesses() -> Iterator[float]:
+        known = list(starts)
+        for number, (first_ms, _) in enumerate(known):
+            total = 0
+            for at_ms, units in known[number:]:
+                total += units
+                yield total - (per_minute * (at_ms - first_ms + slack_ms) / 60_000 + burst)
+
+    return max(excesses(), default=0)
+
+
+@pytest.fixture
+def table(moto_client: DynamoDBClient) -> str:
+    return make_tables(moto_client, "gate-promise").names.coordination
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(limits=LIMITS, skews=SKEWS, turns=TURNS)
+def test_no_window_holds_more_calls_or_tokens_than_the_gate_promises(
+    moto_client: DynamoDBClient, table: str, limits: Limits, skews: list[int], turns: list[Turn]
+) -> None:
+    calls = Play(moto_client, table, limits, skews, turns).run()
+
+    slack_ms = SLOT_LIVES_MS + max(skews) - min(skews)
+    requests = [(call.at_ms, 1) for call in calls]
+    burst = max(limits.burst, limits.shards)
+    assert worst_excess(requests, limits.requests_per_minute, slack_ms, burst) <= 0
+    if limits.tokens_per_minute:
+        tokens = [(call.at_ms, call.tokens) for call in calls]
+        of_a_minute = limits.tokens_per_minute
+        assert worst_excess(tokens, of_a_minute, slack_ms, of_a_minute) <= 0
