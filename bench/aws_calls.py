@@ -477,6 +477,16 @@ class _Epochs:
         return self._state.set_degraded(since_ms)
 
 
+class _KnownLatencies:
+    """Samples that were read a moment ago, and calls that are none (port Latencies)."""
+
+    def median_ms(self, key: str, *, now_ms: int) -> int | None:
+        """See Latencies."""
+
+    def add(self, key: str, latency_ms: int, *, now_ms: int, surely: bool = False) -> None:
+        """See Latencies."""
+
+
 Record = dict[str, Any]
 """One record of an SQS event."""
 
@@ -508,7 +518,10 @@ class Gateway:
         self._api_deps = replace(deps, submitter=submitter)
         run_deps = bootstrap.run_deps()
         # Without jitter a retry is due at once.
-        worker = replace(run_deps.worker, catalogue=catalogue, rand=lambda: 0.0)
+        # One call in ten is a sample, and samples are read every 30 s: told apart from the count.
+        worker = replace(
+            run_deps.worker, catalogue=catalogue, rand=lambda: 0.0, latencies=_KnownLatencies()
+        )
         self._run_deps = replace(run_deps, worker=worker)
 
     def prompt(self, chars: int = SMALL_PROMPT_CHARS) -> str:

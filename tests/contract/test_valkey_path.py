@@ -23,6 +23,7 @@ from tests.contract.clients import meet_another, transactions
 from tests.fakes.in_memory import (
     FakeVendors,
     InMemoryGates,
+    InMemoryLatencies,
     InMemoryPayloads,
     InMemoryQueue,
     InMemoryRates,
@@ -95,6 +96,7 @@ class Path:
                 state=self.state,
                 payloads=self.payloads,
                 gates=InMemoryGates(World()),
+                latencies=InMemoryLatencies(World()),
                 vendors=self.vendors,
                 clock=self.store.clock,
                 telemetry=RecordingTelemetry(),

@@ -6,12 +6,14 @@ once. Nothing sleeps, and nothing is random unless a test says so.
 
 from __future__ import annotations
 
+import random
 import threading
 from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING
 
+from sluiceway.domain import timeouts
 from sluiceway.domain.errors import StoreBusyError
 from sluiceway.domain.freshness import cool_down_ms
 from sluiceway.domain.gate import Gate, Limits, Room, Shut
@@ -24,6 +26,7 @@ from sluiceway.domain.job import (
 )
 from sluiceway.domain.lease import Lease, is_free
 from sluiceway.domain.ticket import Ticket
+from sluiceway.domain.timeouts import Sample
 from sluiceway.domain.webhook import MAX_CALLBACKS
 from sluiceway.ports import (
     Applied,
@@ -128,6 +131,8 @@ class World:
     gates: dict[str, Gate] = field(default_factory=dict)
     rooms: dict[tuple[str, str], dict[str, int]] = field(default_factory=dict)
     """By vendor and room: who is inside, and when it has left."""
+    latencies: dict[str, dict[int, Sample]] = field(default_factory=dict)
+    """By vendor's model and place in its ring."""
     degraded_since_epoch_ms: int | None = None
     audit: list[AuditRecord] = field(default_factory=list)
     payloads: dict[str, bytes] = field(default_factory=dict)
@@ -636,6 +641,27 @@ class InMemoryGates:
     def _of(self, key: str) -> Gate:
         with self._world.lock:
             return self._world.gates.get(key, Gate())
+
+
+class InMemoryLatencies:
+    """The samples of a World (port Latencies). No copy is kept."""
+
+    def __init__(self, world: World, *, rand: Callable[[], float] | None = None) -> None:
+        self._world = world
+        self._rand = rand or random.Random(1).random  # noqa: S311 - the same in each run
+
+    def median_ms(self, key: str, *, now_ms: int) -> int | None:
+        with self._world.lock:
+            return timeouts.median_ms(self._ring(key).values(), now_ms)
+
+    def add(self, key: str, latency_ms: int, *, now_ms: int, surely: bool = False) -> None:
+        with self._world.lock:
+            ring = self._ring(key)
+            if surely or timeouts.wanted(ring.values(), now_ms, self._rand()):
+                ring[int(self._rand() * timeouts.RING)] = Sample(now_ms, latency_ms)
+
+    def _ring(self, key: str) -> dict[int, Sample]:
+        return self._world.latencies.setdefault(key, {})
 
 
 class InMemoryPayloads:

@@ -58,6 +58,7 @@ from tests.fakes.in_memory import (
     InMemoryDueJobs,
     InMemoryGates,
     InMemoryJobs,
+    InMemoryLatencies,
     InMemoryPayloads,
     InMemoryRates,
     InMemoryState,
@@ -475,6 +476,7 @@ class Stage:
         self.told = Told(self.stream)
         self._publishing = False
         self.gates = InMemoryGates(World())
+        self.latencies = InMemoryLatencies(World())
         self.telemetry = RecordingTelemetry()
         self.crashed = 0
         """How many processes did."""
@@ -671,6 +673,7 @@ class Stage:
             state=cast("StateStore", self._port(self.stores.state, "state")),
             payloads=cast("PayloadStore", self._port(self.stores.payloads, "payloads")),
             gates=self.gates,
+            latencies=self.latencies,
             vendors=self._port(self.vendor, "vendors"),
             clock=self.clock,
             telemetry=self.telemetry,

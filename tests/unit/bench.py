@@ -21,6 +21,7 @@ from tests.fakes.in_memory import (
     InMemoryCache,
     InMemoryGates,
     InMemoryJobs,
+    InMemoryLatencies,
     InMemoryPayloads,
     InMemoryState,
     LeaseRow,
@@ -66,6 +67,7 @@ class Bench:
         self.jobs = InMemoryJobs(self.world, clock=self.clock)
         self.cache = InMemoryCache(self.world)
         self.gates = InMemoryGates(self.world)
+        self.latencies = InMemoryLatencies(self.world)
         self.payloads = InMemoryPayloads(self.world)
         self._serial = itertools.count(1)
         self.pause: Callable[[float], None] = self.clock.pause
@@ -115,6 +117,7 @@ class Bench:
                 state=InMemoryState(self.world),
                 payloads=self.payloads,
                 gates=self.gates,
+                latencies=self.latencies,
                 vendors=self.vendors,
                 clock=self.clock,
                 telemetry=self.telemetry,

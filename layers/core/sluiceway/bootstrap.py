@@ -234,6 +234,7 @@ def api_deps() -> ApiDeps:
 def run_deps() -> RunDeps:
     """For functions/run_job."""
     from sluiceway.adapters.dynamodb_gates import DynamoDBGates  # noqa: PLC0415
+    from sluiceway.adapters.dynamodb_latencies import DynamoDBLatencies  # noqa: PLC0415
     from sluiceway.adapters.dynamodb_state import DynamoDBState  # noqa: PLC0415
     from sluiceway.adapters.http_vendors import HttpVendors  # noqa: PLC0415
     from sluiceway.adapters.secrets_manager import SecretsManagerKeys  # noqa: PLC0415
@@ -254,6 +255,7 @@ def run_deps() -> RunDeps:
         state=DynamoDBState(table, settings.coordination_table, clock=clock),
         payloads=payloads,
         gates=DynamoDBGates(table, settings.coordination_table),
+        latencies=DynamoDBLatencies(table, settings.coordination_table),
         vendors=HttpVendors(api_key=SecretsManagerKeys(secret_client, clock), clock=clock),
         clock=clock,
         telemetry=telemetry,

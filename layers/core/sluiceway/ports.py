@@ -385,6 +385,21 @@ class Gates(Protocol):
         ...
 
 
+class Latencies(Protocol):
+    """What calls of each vendor's model took lately; shared by all workers.
+
+    Keys are those of `timeouts.key_of`.
+    """
+
+    def median_ms(self, key: str, *, now_ms: int) -> int | None:
+        """Of the recent samples, from a copy of half a minute at most; None: too few are known."""
+        ...
+
+    def add(self, key: str, latency_ms: int, *, now_ms: int, surely: bool = False) -> None:
+        """A call took so long. Not each is written, unless `surely`, or few are known."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class RateLeft:
     """Where a tenant stands in its minute."""

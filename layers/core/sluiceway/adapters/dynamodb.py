@@ -196,10 +196,14 @@ class Table:
         self._pause = pause
         self._rand = rand
 
-    def read(self, table: str, key: Mapping[str, str]) -> dict[str, Any] | None:
-        """The item, read consistently."""
+    def read(
+        self, table: str, key: Mapping[str, str], *, consistent: bool = True
+    ) -> dict[str, Any] | None:
+        """The item, read consistently, or for half the price as it was a moment ago."""
         answer = self._read(
-            lambda: self.client.get_item(TableName=table, Key=to_item(key), ConsistentRead=True)
+            lambda: self.client.get_item(
+                TableName=table, Key=to_item(key), ConsistentRead=consistent
+            )
         )
         item = answer.get("Item")
         return None if item is None else from_item(item)

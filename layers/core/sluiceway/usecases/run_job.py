@@ -4,7 +4,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from sluiceway.domain import backoff, gate, strict_json
+from sluiceway.domain import backoff, gate, strict_json, timeouts
 from sluiceway.domain import job as transitions
 from sluiceway.domain.catalogue import FINISH_MARGIN_S, Catalogue, Model, Vendor, scope_of
 from sluiceway.domain.errors import (
@@ -41,6 +41,7 @@ from sluiceway.ports import (
     Clock,
     Gates,
     JobStore,
+    Latencies,
     LeaseHeld,
     Moved,
     PayloadStore,
@@ -62,6 +63,9 @@ ROOM_WAIT_MS = 5_000
 
 SHUT_SPREAD_MS = 2_000
 PROBE_MARGIN_MS = 5_000
+
+TIMER_SLACK_MS = 100
+"""A call that ended so shortly before its timeout has used it up."""
 
 MAX_LOOKS = 5
 """At a job that somebody else moves while we decide."""
@@ -107,6 +111,7 @@ class Worker:
     state: StateStore
     payloads: PayloadStore
     gates: Gates
+    latencies: Latencies
     vendors: VendorClient
     clock: Clock
     telemetry: Telemetry
@@ -329,6 +334,7 @@ def _ask(
         worker.gates.worked(passing.key, ticket)
         spent = answer.input_tokens + answer.output_tokens
         worker.gates.settle(passing.key, passing.limits, ticket, tokens=passing.tokens - spent)
+    _learn(passing.model, answer.latency_ms, worker)
     return decision
 
 
@@ -358,6 +364,8 @@ class _Passing:
     rooms: tuple[Room, ...]
     tokens: int
     """Estimated."""
+    timeout_s: float
+    """Of the call, if the lease leaves so much."""
 
 
 def _passing(job: Job, model: Model, worker: Worker) -> _Passing:
@@ -378,7 +386,26 @@ def _passing(job: Job, model: Model, worker: Worker) -> _Passing:
         limits=Limits.of(model),
         rooms=gate.rooms_of(model.vendor, worker.catalogue.vendor_of(model), model),
         tokens=sum(gate.estimated_tokens(body)) if model.tokens_per_minute else 0,
+        timeout_s=_timeout_s(job, model, worker),
     )
+
+
+def _timeout_s(job: Job, model: Model, worker: Worker) -> float:
+    """By what calls took lately; the most that there is for a job whose last call took too long."""
+    if job.last_errors and job.last_errors[-1].code == "vendor_timeout":
+        return model.timeout_s.max
+    median_ms = None
+    with suppress(StoreBusyError):
+        key = timeouts.key_of(model.vendor, model.vendor_model)
+        median_ms = worker.latencies.median_ms(key, now_ms=worker.clock.now_ms())
+    return timeouts.timeout_s(model.timeout_s, median_ms)
+
+
+def _learn(model: Model, latency_ms: int, worker: Worker, *, timed_out: bool = False) -> None:
+    """What a call took, for those that come; nothing waits for it."""
+    key = timeouts.key_of(model.vendor, model.vendor_model)
+    with suppress(StoreBusyError):
+        worker.latencies.add(key, latency_ms, now_ms=worker.clock.now_ms(), surely=timed_out)
 
 
 def _pass_gate(
@@ -478,22 +505,31 @@ def _call(
 ) -> VendorAnswer:
     """One request on the wire. Raises VendorError, also when no time is left to begin it."""
     model = passing.model
-    left_s = lease.working_time_ms(worker.clock.now_ms()) / 1000 - FINISH_MARGIN_S / 2
+    began_ms = worker.clock.now_ms()
+    left_s = lease.working_time_ms(began_ms) / 1000 - FINISH_MARGIN_S / 2
     if left_s < model.timeout_s.min:
         message = "The lease left no time for the call."
         raise NotCalledError("vendor_timeout", message, retryable=True)
-    with worker.telemetry.span(f"vendor {model.vendor}", job):
-        return worker.vendors.call(
-            VendorCall(
-                vendor=vendor,
-                model=model,
-                body=passing.body,
-                idempotency_key=job.job_id,
-                timeout_s=min(model.timeout_s.max, left_s),
-                retry_after_max_s=worker.catalogue.service.retry_after_max_s,
-                still_wanted=still_wanted,
-            )
-        )
+    call = VendorCall(
+        vendor=vendor,
+        model=model,
+        body=passing.body,
+        idempotency_key=job.job_id,
+        timeout_s=min(passing.timeout_s, left_s),
+        retry_after_max_s=worker.catalogue.service.retry_after_max_s,
+        still_wanted=still_wanted,
+    )
+    try:
+        with worker.telemetry.span(f"vendor {model.vendor}", job):
+            return worker.vendors.call(call)
+    except VendorError as error:
+        spent_ms = worker.clock.now_ms() - began_ms
+        # Connecting times out sooner, and what the lease cut off tells nothing.
+        if error.job_code == "vendor_timeout" and (
+            spent_ms >= passing.timeout_s * 1000 - TIMER_SLACK_MS
+        ):
+            _learn(model, round(model.timeout_s.max * 1000), worker, timed_out=True)
+        raise
 
 
 def _complete(
