@@ -52,8 +52,8 @@ Names = frozenset[str]
 """The keyword arguments of a call: they decide what a verb does."""
 
 PORTS = frozenset(
-    {"bus", "cache", "due_jobs", "gates", "jobs", "keys", "payloads", "queue", "vendors"}
-    | {"audit", "state", "webhook_client", "webhook_secrets", "webhooks"}
+    {"bus", "cache", "due_jobs", "gates", "jobs", "keys", "latencies", "payloads", "queue"}
+    | {"audit", "state", "vendors", "webhook_client", "webhook_secrets", "webhooks"}
 )
 """The names under which the use cases know the ports that reach AWS."""
 
@@ -336,6 +336,9 @@ def _run_all_verbs(recorder: _Recorder, session: boto3.Session) -> None:
         gate=("gate#vendor#model-1", Ticket(NOW_MS, 0), NOW_MS),
     )
     _run_verbs_of_gates(recorder.port("gates", run.worker.gates))
+    latencies = recorder.port("latencies", run.worker.latencies)
+    latencies.median_ms("latency#vendor#model-1", now_ms=NOW_MS)
+    latencies.add("latency#vendor#model-1", 300, now_ms=NOW_MS, surely=True)
     queue = recorder.port("queue", run.queue)
     for lane in ("interactive", "batch"):
         queue.give_back(lane, "no-such-receipt", 1.0)
