@@ -62,6 +62,10 @@ class Rows(Protocol):
         """The tenant's counter, by shard."""
         ...
 
+    def day(self, job: Job) -> dict[str, int]:
+        """What is counted in the day of the job's tenant, without zeros."""
+        ...
+
     def put_job(self, job: Job) -> None:
         """Writes a job's row over what was there."""
         ...
@@ -149,6 +153,15 @@ class InMemoryRows:
             if owner == tenant and count
         }
 
+    def day(self, job: Job) -> dict[str, int]:
+        world, day = self._world, (job.tenant, job.day)
+        counted = {
+            "jobs": world.day_jobs[day],
+            "cost_nanos": world.day_cost_nanos[day],
+            "bypasses": world.bypasses[day],
+        }
+        return {name: count for name, count in counted.items() if count}
+
     def put_job(self, job: Job) -> None:
         self._world.jobs[job.tenant, job.job_id] = job
 
@@ -158,6 +171,7 @@ class InMemoryRows:
             (
                 *(world.jobs, world.claims, world.leases, +world.in_flight),
                 *(world.entries, world.tombstones, +world.bypasses),
+                *(+world.day_jobs, +world.day_cost_nanos),
             )
         )
 
@@ -208,6 +222,11 @@ class DynamoDBRows:
             for row in self.all(self._names.coordination)
             if row["coordination_key"].startswith(f"tenant#{tenant}#") and row["in_flight"]
         }
+
+    def day(self, job: Job) -> dict[str, int]:
+        row = self._read(f"day#{job.tenant}#{job.day}") or {}
+        counted = {name: row.get(name, 0) for name in ("jobs", "cost_nanos", "bypasses")}
+        return {name: count for name, count in counted.items() if count}
 
     def put_job(self, job: Job) -> None:
         self._client.put_item(TableName=self._names.jobs, Item=to_item(_values_of(job)))

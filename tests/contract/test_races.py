@@ -25,6 +25,7 @@ from sluiceway.ports import (
     Applied,
     CapReached,
     Claimed,
+    DayBudget,
     Found,
     LeaseHeld,
     Moved,
@@ -723,7 +724,9 @@ def test_budget_of_ten_lets_exactly_ten_of_fifty_past_the_cache(store: Store) ->
 
     outcomes: list[object] = at_once(
         *[
-            lambda job=job: store.jobs.submit(job, shard_caps=shard_caps(1000), bypasses_per_day=10)
+            lambda job=job: store.jobs.submit(
+                job, shard_caps=shard_caps(1000), budget=DayBudget(bypasses=10)
+            )
             for job in jobs
         ]
     )
@@ -731,6 +734,52 @@ def test_budget_of_ten_lets_exactly_ten_of_fifty_past_the_cache(store: Store) ->
     assert kinds(outcomes) == {"Submitted": 10, "BudgetSpent": 40}
     assert sum(store.rows.in_flight("acme").values()) == 10
     assert sum(store.jobs.get("acme", job.job_id) is not None for job in jobs) == 10
+
+
+def test_budget_of_ten_jobs_lets_exactly_ten_of_fifty_in(store: Store) -> None:
+    jobs = [a_job(number) for number in range(50)]
+    ten = DayBudget(jobs=10)
+
+    outcomes: list[object] = at_once(
+        *[
+            lambda job=job: store.jobs.submit(job, shard_caps=shard_caps(1000), budget=ten)
+            for job in jobs
+        ]
+    )
+
+    assert kinds(outcomes) == {"Submitted": 10, "BudgetSpent": 40}
+    assert sum(store.rows.in_flight("acme").values()) == 10
+    assert store.rows.day(jobs[0]) == {"jobs": 10}
+
+
+def test_reserves_and_ends_at_once_keep_within_the_cost_and_add_up(store: Store) -> None:
+    # Ten are open at a reserve of 10 each, and the cap is 150: five new ones fit, and one more for
+    # each two that end for 5, as far as their end came first.
+    cap = DayBudget(cost_nanos=150)
+    running = [
+        submitted_at_cost(store, a_job(number, cost_reserved_nanos=10), cap) for number in range(10)
+    ]
+    coming = [a_job(number, cost_reserved_nanos=10) for number in range(10, 35)]
+
+    outcomes: list[object] = at_once(
+        *[lambda job=job: store.jobs.apply(job, completed(job, cost_nanos=5)) for job in running],
+        *[
+            lambda job=job: store.jobs.submit(job, shard_caps=shard_caps(1000), budget=cap)
+            for job in coming
+        ],
+    )
+
+    told = kinds(outcomes)
+    assert told["Applied"] == 10
+    assert 5 <= told["Submitted"] <= 10
+    assert told["Submitted"] + told["BudgetSpent"] == 25
+    assert store.rows.day(running[0]) == {"cost_nanos": 10 * 5 + told["Submitted"] * 10}
+
+
+def submitted_at_cost(store: Store, job: Job, budget: DayBudget) -> Job:
+    outcome = store.jobs.submit(job, shard_caps=shard_caps(1000), budget=budget)
+    assert isinstance(outcome, Submitted)
+    return outcome.job
 
 
 def test_twenty_invalidations_of_a_model_give_twenty_epochs(store: Store) -> None:

@@ -34,6 +34,7 @@ from sluiceway.ports import (
     BudgetSpent,
     CapReached,
     Claimed,
+    DayBudget,
     DueJob,
     Found,
     IndexedJob,
@@ -123,8 +124,10 @@ class World:
     """By cache key."""
     tombstones: dict[str, int] = field(default_factory=dict)
     """By cache key: when it was invalidated."""
-    bypasses: Counter[tuple[str, int]] = field(default_factory=Counter)
-    """By tenant and day since 1970."""
+    bypasses: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """By tenant and day."""
+    day_jobs: Counter[tuple[str, str]] = field(default_factory=Counter)
+    day_cost_nanos: Counter[tuple[str, str]] = field(default_factory=Counter)
     minutes: Counter[tuple[str, int]] = field(default_factory=Counter)
     """By tenant and minute since 1970: its requests."""
     epochs: dict[str, int] = field(default_factory=dict)
@@ -173,7 +176,7 @@ class InMemoryJobs:
         *,
         shard_caps: Sequence[int],
         replacing: str | None = None,
-        bypasses_per_day: int = 0,
+        budget: DayBudget | None = None,
     ) -> Submitted | Claimed | CapReached | BudgetSpent:
         world, now_ms = self._world, self._clock.now_ms()
         with world.lock:
@@ -185,14 +188,22 @@ class InMemoryJobs:
                 return Claimed(claim.job_id)
             if world.counters_busy:
                 raise StoreBusyError("The tables are busy.", retry_after_s=1)
-            day = job.tenant, job.created_at_epoch_ms // 86_400_000
-            if bypasses_per_day and world.bypasses[day] >= bypasses_per_day:
-                return BudgetSpent()
+            day, budget = (job.tenant, job.day), budget or DayBudget()
+            used = {
+                "jobs": world.day_jobs[day],
+                "cost_nanos": world.day_cost_nanos[day],
+                "bypasses": world.bypasses[day],
+            }
+            spent = budget.spent(used, job.cost_reserved_nanos or 0)
+            if spent is not None:
+                return spent
             shards = len(shard_caps)
             first = int(self._rand() * shards)
             for shard in ((first + step) % shards for step in range(shards)):
                 if world.in_flight[job.tenant, shard] < shard_caps[shard]:
-                    world.bypasses[day] += 1 if bypasses_per_day else 0
+                    world.bypasses[day] += 1 if budget.bypasses else 0
+                    world.day_jobs[day] += 1 if budget.jobs else 0
+                    world.day_cost_nanos[day] += job.budgeted_nanos if budget.cost_nanos else 0
                     written = replace(job, counter_shard=shard)
                     world.in_flight[job.tenant, shard] += 1
                     world.jobs[job.tenant, job.job_id] = written
@@ -416,6 +427,8 @@ class InMemoryJobs:
             if getattr(new, name) != getattr(old, name)
         }
         self._world.jobs[old.tenant, old.job_id] = replace(current, **changed)
+        self._world.day_cost_nanos[old.tenant, old.day] -= old.budgeted_nanos
+        self._world.day_cost_nanos[new.tenant, new.day] += new.budgeted_nanos
         self._world.written_by[old.tenant, old.job_id] = self
 
 

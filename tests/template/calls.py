@@ -27,7 +27,7 @@ from sluiceway.domain.errors import StoreBusyError, VendorError, WebhookError
 from sluiceway.domain.gate import OPEN_AFTER_FAILURES, Limits, Room
 from sluiceway.domain.ticket import Ticket
 from sluiceway.domain.webhook import deliveries, target_of
-from sluiceway.ports import AuditRecord, LeaseHeld, Started, Submitted, VendorCall
+from sluiceway.ports import AuditRecord, DayBudget, LeaseHeld, Started, Submitted, VendorCall
 from sluiceway.usecases.deliver_webhook import Courier
 from sluiceway.usecases.invalidate_cache import Invalidator
 from sluiceway.usecases.run_job import Worker
@@ -378,7 +378,7 @@ def _run_verbs_of_the_api(recorder: _Recorder, submitter: Any) -> Any:
     recorder.port("cache", submitter.cache).look(first.cache_key)
     recorder.port("state", submitter.state).read()
     forced = examples.a_job(11, cache_mode="refresh")
-    jobs.submit(forced, shard_caps=[9], bypasses_per_day=9)
+    jobs.submit(forced, shard_caps=[9], budget=DayBudget(bypasses=9))
     jobs.queue_refresh(examples.a_refresh(12), examples.an_entry(examples.a_job(12)))
     queue = recorder.port("queue", submitter.queue)
     queue.send(first)

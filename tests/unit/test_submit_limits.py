@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import pytest
 from sluiceway.domain.catalogue import Model, Price, Tenant
-from sluiceway.domain.errors import CostLimitError, RateLimitedError
+from sluiceway.domain.errors import CostLimitError, QuotaExceededError, RateLimitedError
 from sluiceway.domain.gate import ANSWER_TOKENS
+from sluiceway.domain.job import cancelled
 from sluiceway.usecases.submit_job import Accepted, Hit
 
 from tests.fakes.in_memory import NOW_MS
 from tests.unit.gateway import Gateway
-from tests.unit.samples import CATALOGUE
+from tests.unit.samples import CATALOGUE, DAY_MS, written
 
 MODEL = CATALOGUE.models["demo-chat"]
+TODAY = ("acme", "2026-01-01")
 
 
 def limited(per_minute: int) -> Gateway:
@@ -115,3 +117,105 @@ def test_max_cost_is_no_part_of_what_is_asked() -> None:
 def test_model_without_limits_refuses_nothing() -> None:
     assert Model(vendor="v", vendor_model="m", version="1").tokens_per_minute == 0
     assert isinstance(priced(price=Price()).submit(input="x" * 100_000, max_cost=0), Accepted)
+
+
+# ------------------------------------------------------------------------------------ the day
+
+
+def budgeted(price: Price | None = None, **budgets: float) -> Gateway:
+    """Acme has these budgets; an answer of 100 tokens costs 0.01."""
+    model = MODEL.model_copy(update={"price": price or Price(output_per_million=100.0)})
+    update = {"tenants": {"acme": Tenant(**budgets)}, "models": {"demo-chat": model}}  # type: ignore[arg-type]
+    return Gateway(catalogue=CATALOGUE.model_copy(update=update))
+
+
+def ask(gateway: Gateway, number: int, **members: object) -> Accepted | Hit:
+    return gateway.submit(input=f"number {number}", options={"max_tokens": 100}, **members)
+
+
+def test_jobs_per_day_lets_so_many_in_until_the_day_is_over() -> None:
+    gateway = budgeted(jobs_per_day=3)
+    gateway.clock.set(NOW_MS + DAY_MS - 60_000)
+    for number in range(3):
+        ask(gateway, number)
+    before = written(gateway.world)
+
+    with pytest.raises(QuotaExceededError, match="jobs_per_day") as refused:
+        ask(gateway, 3)
+
+    assert written(gateway.world) == before
+    assert refused.value.retry_after_s == 60
+    gateway.clock.advance(s=60)
+    assert isinstance(ask(gateway, 3), Accepted)
+
+
+def test_duplicates_and_hits_are_in_no_budget() -> None:
+    gateway = budgeted(jobs_per_day=1, cost_per_day=0.01)
+    job = gateway.accept(options={"max_tokens": 100})
+    assert gateway.accept(options={"max_tokens": 100}).job_id == job.job_id
+    gateway.store(job)
+
+    assert isinstance(gateway.submit(options={"max_tokens": 100}), Hit)
+    assert gateway.world.day_jobs == {TODAY: 1}
+    assert gateway.world.day_cost_nanos == {TODAY: 10_000_000}
+
+
+def test_cost_per_day_reserves_what_the_jobs_may_cost() -> None:
+    gateway = budgeted(cost_per_day=0.02)
+
+    jobs = [ask(gateway, number) for number in (1, 2)]
+
+    with pytest.raises(QuotaExceededError, match="cost_per_day") as refused:
+        ask(gateway, 3)
+    reserves = {one.job.cost_reserved_nanos for one in jobs if isinstance(one, Accepted)}
+    assert reserves == {10_000_000}
+    assert gateway.world.day_cost_nanos == {TODAY: 20_000_000}
+    assert refused.value.retry_after_s == DAY_MS // 1000
+
+
+def test_reserve_of_a_job_that_is_cancelled_is_free_again() -> None:
+    gateway = budgeted(cost_per_day=0.01)
+    first = ask(gateway, 1)
+    assert isinstance(first, Accepted)
+
+    gateway.jobs.apply(first.job, cancelled(first.job, now_ms=NOW_MS))
+
+    assert isinstance(ask(gateway, 2), Accepted)
+
+
+def test_job_that_no_day_has_room_for_is_refused_for_good() -> None:
+    with pytest.raises(CostLimitError, match="cost_per_day"):
+        ask(budgeted(cost_per_day=0.009), 1)
+
+    assert isinstance(ask(budgeted(cost_per_day=0.01), 1), Accepted)
+
+
+def test_job_of_a_tenant_without_a_budget_of_costs_reserves_nothing() -> None:
+    gateway = budgeted(jobs_per_day=5)
+
+    accepted = ask(gateway, 1, max_cost=1.0)
+
+    assert isinstance(accepted, Accepted)
+    assert accepted.job.cost_reserved_nanos is None
+    assert not gateway.world.day_cost_nanos.total()
+
+
+def test_refresh_behind_a_reader_reserves_nothing() -> None:
+    gateway = budgeted(cost_per_day=0.01, jobs_per_day=1)
+    job = gateway.accept(options={"max_tokens": 100})
+    gateway.store(job, soft_expires_at_epoch_ms=NOW_MS)
+
+    hit = gateway.hit(options={"max_tokens": 100})
+
+    assert hit.refresh is not None
+    assert hit.refresh.cost_reserved_nanos is None
+    assert gateway.world.day_jobs == {TODAY: 1}
+    assert gateway.world.day_cost_nanos == {TODAY: 10_000_000}
+
+
+def test_budgets_of_a_tenant_without_any_count_nothing() -> None:
+    gateway = budgeted(bypasses_per_day=0)
+    ask(gateway, 1, cache={"mode": "bypass"})
+
+    world = gateway.world
+    assert not any((+world.day_jobs, +world.day_cost_nanos, +world.bypasses))

@@ -43,8 +43,30 @@ class CapReached:
 
 
 @dataclass(frozen=True, slots=True)
+class DayBudget:
+    """What a submit counts in of its tenant's day (UTC), as the most that there may be; 0: not."""
+
+    jobs: int = 0
+    cost_nanos: int = 0
+    """1e-9 of the unit of the catalogue's prices."""
+    bypasses: int = 0
+    """Jobs past the cache."""
+
+    def spent(self, day: Mapping[str, int], cost_nanos: int) -> "BudgetSpent | None":
+        """The first that has no room for a job of this cost after what is in `day`, by name."""
+        wanted = {"jobs": 1, "cost_nanos": cost_nanos, "bypasses": 1}
+        for name, more in wanted.items():
+            most = getattr(self, name)
+            if most and day.get(name, 0) + more > most:
+                return BudgetSpent(name)
+        return None
+
+
+@dataclass(frozen=True, slots=True)
 class BudgetSpent:
-    """The tenant went past the cache as often today (UTC) as it may."""
+    """The tenant's day (UTC) has no room for the job; `budget`: a member of DayBudget."""
+
+    budget: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +111,13 @@ class JobStore(Protocol):
         *,
         shard_caps: Sequence[int],
         replacing: str | None = None,
-        bypasses_per_day: int = 0,
+        budget: DayBudget | None = None,
     ) -> Submitted | Claimed | CapReached | BudgetSpent:
         """Writes job, claim and counter together.
 
         The claim must be absent, ended, or that of the job `replacing`, which is known to have
-        ended. The written job's `counter_shard` is the one with room. With `bypasses_per_day`, the
-        job is counted among the tenant's of its day, too.
+        ended. The written job's `counter_shard` is the one with room. With `budget`, the job and
+        its `cost_reserved_nanos` are counted in the tenant's day, too.
         """
         ...
 
@@ -135,7 +157,8 @@ class JobStore(Protocol):
         hold the job's lease key at that time: what a worker is busy with isn't ended behind its
         back. With `entry`, the result is cached in the same write, unless the key was invalidated
         after the job's creation.
-        A transition to an end also closes the claim, if it is this job's, and settles the counter.
+        A transition to an end also closes the claim, if it is this job's, and settles the counter
+        and the day's cost.
         The failure of a refresh lets its entry cool down instead.
         When those can't be written until `give_up_at_ms`, the job is written without them and
         marked `unsettled`.
@@ -158,7 +181,8 @@ class JobStore(Protocol):
         ...
 
     def redrive(self, old: Job, new: Job) -> Applied | Moved:
-        """Writes `redriven`: the job counts as in flight again, whatever the cap.
+        """Writes `redriven`: the job counts as in flight again, and in this day's cost, whatever
+        the caps.
 
         It takes its claim back, where nobody has it meanwhile. Of two at once one is told Applied.
         Raises ValueError for a refresh, which is renewed by its entry's readers.
@@ -166,7 +190,7 @@ class JobStore(Protocol):
         ...
 
     def settle(self, job: Job) -> None:
-        """Closes claim and counter of a job that ended `unsettled`. Again changes nothing."""
+        """Closes claim, counter and cost of a job that ended `unsettled`. Again changes nothing."""
         ...
 
     def release(self, lease: Lease) -> None:

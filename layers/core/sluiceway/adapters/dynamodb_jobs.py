@@ -4,7 +4,7 @@ Coordination rows, by `coordination_key`:
     claim#<job key>             job_id, ends_at_epoch_ms
     lease#<cache key>           job_id, token, fence, ends_at_epoch_ms
     tenant#<tenant>#<shard>     in_flight
-    day#<tenant>#<date>         bypasses
+    day#<tenant>#<date>         jobs, cost_nanos, bypasses
 """
 
 import dataclasses
@@ -13,7 +13,6 @@ import secrets
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from typing import Any
 
 from sluiceway.adapters.cache_writes import CacheWrites
@@ -42,6 +41,7 @@ from sluiceway.ports import (
     CapReached,
     Claimed,
     Clock,
+    DayBudget,
     LeaseHeld,
     Moved,
     Started,
@@ -53,7 +53,8 @@ _NESTED = frozenset(
 )
 _MAX_LEASE_GUESSES = 4
 _REFRESH_TRIES = 3
-_DAY_ROW_S = 3 * 24 * 3600
+_DAY_ROW_S = 14 * 24 * 3600
+"""Twice the longest deadline: a job's end finds the row of its day, and doesn't begin another."""
 
 _OPEN_VALUES = {f"open_{index}": status.value for index, status in enumerate(sorted(OPEN))}
 _IS_OPEN = f"#status IN ({', '.join(f':{name}' for name in _OPEN_VALUES)})"
@@ -69,7 +70,10 @@ class TableNames:
 
 
 class DynamoDBJobs:
-    """Weakness: a tenant's submits meet at its counter rows, and their conflicts are waited out."""
+    """Weakness: a tenant's submits meet at its counter rows, and their conflicts are waited out.
+
+    With a daily budget they meet at one row, however many counters there are.
+    """
 
     def __init__(
         self,
@@ -102,18 +106,17 @@ class DynamoDBJobs:
         *,
         shard_caps: Sequence[int],
         replacing: str | None = None,
-        bypasses_per_day: int = 0,
+        budget: DayBudget | None = None,
     ) -> Submitted | Claimed | CapReached | BudgetSpent:
         """See JobStore."""
         # Equal requests race for the claim, a tenant's requests for its counter:
         #   A: job, claim, counter ──────────────> written
         #   B:      claim is A's ────────────────> refused, the old claim names A's job
         shard = int(self._rand() * len(shard_caps))
-        budget = self._budget_writes(job, bypasses_per_day)
 
         def submit_in(shard: int) -> Submitted | Claimed | BudgetSpent | None:
             moved = replace(job, counter_shard=shard)
-            return self._submit_in(moved, shard_caps[shard], replacing, budget)
+            return self._submit_in(moved, shard_caps[shard], replacing, budget or DayBudget())
 
         outcome = submit_in(shard)
         if outcome is not None:
@@ -145,7 +148,7 @@ class DynamoDBJobs:
         return rows[0], rooms
 
     def _submit_in(
-        self, job: Job, cap: int, replacing: str | None, budget: list[Write]
+        self, job: Job, cap: int, replacing: str | None, budget: DayBudget
     ) -> Submitted | Claimed | BudgetSpent | None:
         """Tries one counter shard; None when it is full."""
         writes = [
@@ -158,7 +161,7 @@ class DynamoDBJobs:
                 condition="attribute_not_exists(#in_flight) OR #in_flight < :cap",
                 values={"one": 1, "cap": cap},
             ),
-            *budget,
+            *self._budget_writes(job, budget),
         ]
         try:
             refusals = self._table.transact(writes)
@@ -179,7 +182,14 @@ class DynamoDBJobs:
             if old is None:
                 raise StoreBusyError("The claim was closed meanwhile.", retry_after_s=1)
             return Claimed(old["job_id"])
-        return BudgetSpent() if any(refusals[3:]) else None
+        budget_refusal = next(filter(None, refusals[3:]), None)
+        if budget_refusal is None:
+            return None
+        day = budget_refusal.old or self._table.read(self._names.coordination, _day_key(job)) or {}
+        spent = budget.spent(day, job.cost_reserved_nanos or 0)
+        if spent is None:
+            raise StoreBusyError("The day's budget has room again.", retry_after_s=1)
+        return spent
 
     def _new_job_write(self, job: Job) -> Write:
         return Write(
@@ -189,24 +199,53 @@ class DynamoDBJobs:
             condition="attribute_not_exists(#job_id)",
         )
 
-    def _budget_writes(self, job: Job, bypasses_per_day: int) -> list[Write]:
-        """Counts the job among those of its day that go past the cache."""
-        if not bypasses_per_day:
+    def _budget_writes(self, job: Job, budget: DayBudget) -> list[Write]:
+        """Counts the job in its tenant's day, where everything must have room at once."""
+        adds = {"jobs": 1, "cost_nanos": job.cost_reserved_nanos or 0, "bypasses": 1}
+        caps = {name: cap for name in adds if (cap := getattr(budget, name))}
+        if not caps:
             return []
-        day = datetime.fromtimestamp(job.created_at_epoch_ms // 1000, UTC)
-        return [
-            Write(
-                self._names.coordination,
-                {"coordination_key": f"day#{job.tenant}#{day:%Y-%m-%d}"},
-                update="ADD #bypasses :one SET #ttl_epoch_s = :ttl",
-                condition="attribute_not_exists(#bypasses) OR #bypasses < :cap",
-                values={
-                    "one": 1,
-                    "cap": bypasses_per_day,
-                    "ttl": job.created_at_epoch_ms // 1000 + _DAY_ROW_S,
-                },
-            )
+        # Without the attribute nothing was counted, and the job itself may be over the cap.
+        conditions = [
+            f"(attribute_not_exists(#{name}) OR #{name} <= :{name}_room)"
+            if adds[name] <= cap
+            else f"#{name} <= :{name}_room"
+            for name, cap in caps.items()
         ]
+        rooms = {f"{name}_room": cap - adds[name] for name, cap in caps.items()}
+        return [self._day_write(job, {name: adds[name] for name in caps}, conditions, rooms)]
+
+    def _cost_writes(self, old: Job, new: Job) -> list[Write]:
+        """Counts in the day's cost what the job counts now, and no more what it did before.
+
+        Of a redrive before the last end was settled these are two days, else one or none.
+        """
+        taken, given = old.budgeted_nanos, new.budgeted_nanos
+        if old.day == new.day:
+            taken, given = 0, given - taken
+        moves = ((old, -taken), (new, given))
+        return [self._day_write(job, {"cost_nanos": nanos}) for job, nanos in moves if nanos]
+
+    def _day_write(
+        self,
+        job: Job,
+        adds: Mapping[str, int],
+        conditions: Sequence[str] = (),
+        values: Mapping[str, int] | None = None,
+    ) -> Write:
+        """The row is in the transactions of all of the tenant's jobs of that day."""
+        sums = ", ".join(f"#{name} :{name}" for name in adds)
+        return Write(
+            self._names.coordination,
+            _day_key(job),
+            update=f"ADD {sums} SET #ttl_epoch_s = :ttl",
+            condition=" AND ".join(conditions) or None,
+            values={
+                **adds,
+                **(values or {}),
+                "ttl": job.enqueued_at_epoch_ms // 1000 + _DAY_ROW_S,
+            },
+        )
 
     def queue_refresh(self, job: Job, entry: CacheEntry) -> bool:
         """See JobStore."""
@@ -327,7 +366,7 @@ class DynamoDBJobs:
         stored = [] if entry is None else self._cache.store(entry, old)
         ends = old.open and not new.open
         settling = self._closing_writes(new, stored=entry is not None) if ends else []
-        counter = self._counter_writes(new) if ends else []
+        counter = [*self._counter_writes(new), *self._cost_writes(old, new)] if ends else []
         while True:
             needed = core + counter
             try:
@@ -359,7 +398,7 @@ class DynamoDBJobs:
     def _apply_unsettled(
         self, old: Job, new: Job, rest: list[Write], stored: list[Write]
     ) -> Applied | Moved:
-        """The last resort of a paid result: without claim and counter, which are marked as open."""
+        """The last resort of a paid result: without claim, counter and budget, marked as open."""
         marked = new
         if old.open and not new.open:
             now_ms, shard = self._clock.now_ms(), due_shard(new.job_id)
@@ -436,6 +475,7 @@ class DynamoDBJobs:
                     values={"one": 1},
                 )
             )
+        writes += self._cost_writes(old, new)
         refusals = self._table.transact([*writes, self._claim_write(new, new.job_id)])
         if refusals is not None and not refusals[0]:
             # An equal job has the claim: both run, and the second finds the first one's result.
@@ -448,7 +488,12 @@ class DynamoDBJobs:
         """See JobStore."""
         if not job.unsettled:
             return
-        needed = [self._job_write(job, settled(job)), *self._counter_writes(job)]
+        done = settled(job)
+        needed = [
+            self._job_write(job, done),
+            *self._counter_writes(job),
+            *self._cost_writes(job, done),
+        ]
         closing = self._closing_writes(job, stored=False)
         while True:
             refusals = self._table.transact(needed + closing)
@@ -615,6 +660,10 @@ def _lease_key(cache_key: str) -> dict[str, str]:
 
 def _counter_key(job: Job) -> dict[str, str]:
     return {"coordination_key": f"tenant#{job.tenant}#{job.counter_shard}"}
+
+
+def _day_key(job: Job) -> dict[str, str]:
+    return {"coordination_key": f"day#{job.tenant}#{job.day}"}
 
 
 def _lease_free(row: Mapping[str, Any], now_ms: int) -> bool:

@@ -127,6 +127,11 @@ class Tenant(_Strict):
     share: Annotated[int, Field(ge=1)] = 1
     allow_shared_cache: bool = True
 
+    @property
+    def cost_nanos_per_day(self) -> int:
+        """`cost_per_day` in 1e-9 of the currency unit, as jobs have it."""
+        return round(self.cost_per_day * 1e9)
+
 
 class Catalogue(_Strict):
     """All of it."""

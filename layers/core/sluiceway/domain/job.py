@@ -14,6 +14,7 @@ the difference, on the condition that nobody moved the job in between (`Job.vers
 """
 
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
@@ -121,6 +122,8 @@ class Job:
     """Nor does one whose vendor was asked by then."""
     refreshes_for: str | None = None
     """Of a refresh job: the tenant whose entry it is."""
+    cost_reserved_nanos: int | None = None
+    """What it was thought to cost, when its tenant has a budget of costs; unit as `cost_nanos`."""
 
     # Written at submit and by a redrive
     enqueued_at_epoch_ms: int = 0
@@ -193,7 +196,7 @@ class Job:
     discarded: bool = False
     """An operator gave up on it: its messages are acknowledged."""
     unsettled: bool = False
-    """The end was written without closing claim and counter; the sweeper does it."""
+    """The end was written without claim, counter and budget; the sweeper does it."""
 
     @property
     def open(self) -> bool:
@@ -204,6 +207,19 @@ class Job:
     def refresh(self) -> bool:
         """Whether it renews a stale entry behind its readers: nobody's job, and in no cap."""
         return self.refreshes_for is not None
+
+    @property
+    def day(self) -> str:
+        """The day (UTC) whose budgets it is in: of its submit, or of its last redrive."""
+        return f"{datetime.fromtimestamp(self.enqueued_at_epoch_ms // 1000, UTC):%Y-%m-%d}"
+
+    @property
+    def budgeted_nanos(self) -> int:
+        """What it counts in the cost of its day: its reserve, and after its end what it cost."""
+        if self.cost_reserved_nanos is None:
+            return 0
+        waits = self.open or self.unsettled
+        return self.cost_reserved_nanos if waits else self.cost_nanos or 0
 
     @property
     def entry_tenant(self) -> str:

@@ -33,6 +33,7 @@ from sluiceway.ports import (
     CapReached,
     Claimed,
     Clock,
+    DayBudget,
     JobQueue,
     JobStore,
     PayloadStore,
@@ -110,8 +111,8 @@ def submit_job(
 ) -> Hit | Accepted:
     """Answers a submit. An accepted job will end, whatever happens to its message.
 
-    Raises ModelNotFoundError, ForbiddenError, CacheMissError, QuotaExceededError (open jobs, or the
-    day's budget of jobs past the cache), CostLimitError, RateLimitedError, DegradedError,
+    Raises ModelNotFoundError, ForbiddenError, CacheMissError, QuotaExceededError (open jobs, or a
+    budget of the day), CostLimitError, RateLimitedError, DegradedError,
     StoreBusyError, and ValidationFailedError when the open job has as many callbacks as it may
     have.
     """
@@ -145,28 +146,43 @@ def submit_job(
     if known.degraded and job.lane == "batch":
         raise DegradedError("The lanes are far behind: send batch jobs later.", retry_after_s=60)
     body = _body(request)
-    _check_cost(request, body, model)
+    cost_nanos = _estimated_cost(request, body, model, tenant)
     rate = _take_rate(tenant, caller, now_ms, submitter)
     kept = _with_input(job, body, f"inputs/{job.tenant}/{job.job_id}", submitter.payloads)
     caps = shard_caps(tenant.in_flight)
-    bypasses = tenant.bypasses_per_day if past_the_cache else 0
-    outcome = _claim(kept, caps, bypasses, submitter)
+    budget = DayBudget(
+        jobs=tenant.jobs_per_day,
+        cost_nanos=tenant.cost_nanos_per_day,
+        bypasses=tenant.bypasses_per_day if past_the_cache else 0,
+    )
+    if budget.cost_nanos:
+        kept = replace(kept, cost_reserved_nanos=cost_nanos)
+    outcome = _claim(kept, caps, budget, submitter)
     return outcome if isinstance(outcome, Hit) else replace(outcome, rate=rate)
 
 
-def _check_cost(request: SubmitRequest, body: bytes, model: Model) -> None:
-    """Raises CostLimitError for what could never be run, or not for so little."""
-    if not model.tokens_per_minute and request.max_cost is None:
-        return
+def _estimated_cost(request: SubmitRequest, body: bytes, model: Model, tenant: Tenant) -> int:
+    """In 1e-9 of the prices' unit; 0 where nothing depends on it.
+
+    Raises CostLimitError for what could never be run, or not for so little.
+    """
+    if not (model.tokens_per_minute or request.max_cost is not None or tenant.cost_per_day):
+        return 0
     asked, answered = gate.estimated_tokens(body)
     if model.tokens_per_minute and asked + answered > model.tokens_per_minute:
         raise CostLimitError(
             f"The job may take {asked + answered} tokens, and a minute of the model has "
             f"{model.tokens_per_minute}."
         )
-    cost = model.price.cost_nanos(asked, answered) / 1e9
+    nanos = model.price.cost_nanos(asked, answered)
+    cost = nanos / 1e9
     if request.max_cost is not None and cost > request.max_cost:
         raise CostLimitError(f"The job may cost {cost:.6g}, and max_cost is {request.max_cost:g}.")
+    if tenant.cost_per_day and nanos > tenant.cost_nanos_per_day:
+        raise CostLimitError(
+            f"The job may cost {cost:.6g}, and cost_per_day is {tenant.cost_per_day:g}."
+        )
+    return nanos
 
 
 def _take_rate(
@@ -335,23 +351,19 @@ def _with_input(job: Job, body: bytes, name: str, payloads: PayloadStore) -> Job
     return replace(job, input=kept)
 
 
-def _claim(
-    job: Job, caps: list[int], bypasses_per_day: int, submitter: Submitter
-) -> Hit | Accepted:
+def _claim(job: Job, caps: list[int], budget: DayBudget, submitter: Submitter) -> Hit | Accepted:
     """Writes the job, or finds the one that has its claim."""
     jobs, queue = submitter.jobs, submitter.queue
     replacing: str | None = None
     for _ in range(MAX_CLAIM_LOOKS):
-        outcome = jobs.submit(
-            job, shard_caps=caps, replacing=replacing, bypasses_per_day=bypasses_per_day
-        )
+        outcome = jobs.submit(job, shard_caps=caps, replacing=replacing, budget=budget)
         if isinstance(outcome, CapReached):
             raise QuotaExceededError(
                 f"There may be {sum(caps)} open jobs at once.", retry_after_s=10
             )
         if isinstance(outcome, BudgetSpent):
             raise QuotaExceededError(
-                f"{bypasses_per_day} jobs a day (UTC) may go past the cache.",
+                _spent(outcome, budget),
                 retry_after_s=_DAY_S - job.created_at_epoch_ms // 1000 % _DAY_S,
             )
         if not isinstance(outcome, Claimed):
@@ -371,6 +383,20 @@ def _claim(
 
 
 _DAY_S = 24 * 3600
+
+
+def _spent(spent: BudgetSpent, budget: DayBudget) -> str:
+    """Which budget has no room for the job, for the partner to read."""
+    return {
+        "jobs": f"jobs_per_day is spent: there may be {budget.jobs} new jobs a day (UTC).",
+        "cost_nanos": (
+            "cost_per_day has no room for this job: "
+            f"the jobs of a day (UTC) may cost {budget.cost_nanos / 1e9:g}."
+        ),
+        "bypasses": (
+            f"bypasses_per_day is spent: {budget.bypasses} jobs a day (UTC) may go past the cache."
+        ),
+    }[spent.budget]
 
 
 def _answered_meanwhile(job: Job, submitter: Submitter) -> Hit | None:
