@@ -53,6 +53,9 @@ def on_moto(clock: FakeClock) -> Stores:
             elif kind == "state":
                 world.epochs = {one: value for one, value in row.items() if ":" in one}
                 world.degraded_since_epoch_ms = row.get("degraded_since_epoch_ms")
+            elif kind == "day":
+                tenant, _, day = name.partition("#")
+                world.day_cost_nanos[tenant, day] = row["cost_nanos"]
             elif kind == "tenant":
                 tenant, _, shard = name.partition("#")
                 world.in_flight[tenant, int(shard)] = row["in_flight"]

@@ -109,41 +109,51 @@ CATALOGUE = catalogue.parse(
     vendor = "simulator"
     vendor_model = "sim-1"
     version = "1"
+    price = { input_per_million = 3.0, output_per_million = 15.0 }
 
     [models.shared]
     vendor = "simulator"
     vendor_model = "sim-1"
     version = "1"
+    price = { input_per_million = 3.0, output_per_million = 15.0 }
     cache = { scope = "shared" }
 
     [models.brief]
     vendor = "simulator"
     vendor_model = "sim-1"
     version = "1"
+    price = { input_per_million = 3.0, output_per_million = 15.0 }
     cache = { soft_ttl_s = 600, hard_ttl_s = 900, jitter = 0.0 }
 
     [models.early]
     vendor = "simulator"
     vendor_model = "sim-1"
     version = "1"
+    price = { input_per_million = 3.0, output_per_million = 15.0 }
     cache = { soft_ttl_s = 3000, hard_ttl_s = 9000, jitter = 0.0, early_refresh = 10 }
 
     [models.common]
     vendor = "simulator"
     vendor_model = "sim-1"
     version = "1"
+    price = { input_per_million = 3.0, output_per_million = 15.0 }
     cache = { scope = "shared", soft_ttl_s = 3000, hard_ttl_s = 9000, jitter = 0.0 }
 
     [models.uncached]
     vendor = "simulator"
     vendor_model = "sim-1"
     version = "1"
+    price = { input_per_million = 3.0, output_per_million = 15.0 }
     cache = { scope = "none" }
 
     [models.careful]
     vendor = "careful"
     vendor_model = "sim-1"
     version = "1"
+    price = { input_per_million = 3.0, output_per_million = 15.0 }
+
+    [tenants.acme]
+    cost_per_day = 100.0
     """
 )
 
@@ -982,6 +992,7 @@ class Stage:
                 self._seen[job_id] = job
             self._check_calls(job)
         self._check_counters(world)
+        self._check_days(world)
         self._check_claims(world)
         self._check_entries(world)
         for dead in self.lanes.dead.values():
@@ -1040,6 +1051,17 @@ class Stage:
                 over[job.tenant] = over.get(job.tenant, 0) - (job.open or job.unsettled)
         assert not any(over.values()), f"counters are over by {over}: {self.picture()}"
         assert min(world.in_flight.values(), default=0) >= 0, self.picture()
+
+    def _check_days(self, world: World) -> None:
+        """A day's cost: what its ended jobs have cost, and the reserves of the others."""
+        over = Counter({day: -nanos for day, nanos in world.day_cost_nanos.items()})
+        for job in world.jobs.values():
+            if job.cost_reserved_nanos is not None:
+                waits = job.open or job.unsettled
+                cost_nanos = job.cost_nanos if job.result_source == "vendor" else 0
+                over[job.tenant, job.day] += job.cost_reserved_nanos if waits else cost_nanos or 0
+            assert (job.cost_reserved_nanos is None) == (job.tenant != "acme"), self.picture()
+        assert not any(over.values()), f"days are over by {over}: {self.picture()}"
 
     def _check_claims(self, world: World) -> None:
         by_id = {job.job_id: job for job in world.jobs.values()}

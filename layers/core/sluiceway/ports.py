@@ -181,8 +181,7 @@ class JobStore(Protocol):
         ...
 
     def redrive(self, old: Job, new: Job) -> Applied | Moved:
-        """Writes `redriven`: the job counts as in flight again, and in this day's cost, whatever
-        the caps.
+        """Writes `redriven`: the job is in flight again, and in the day's cost, whatever the caps.
 
         It takes its claim back, where nobody has it meanwhile. Of two at once one is told Applied.
         Raises ValueError for a refresh, which is renewed by its entry's readers.
