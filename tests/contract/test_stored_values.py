@@ -67,6 +67,7 @@ def a_full_job() -> Job:
         not_older_than_epoch_ms=NOW_MS - 5,
         asked_after_epoch_ms=NOW_MS - 6,
         refreshes_for="globex",
+        cost_reserved_nanos=10**15 + 1,
         result_stored_at_epoch_ms=NOW_MS - 7,
         redrives=2,
         revision=8,
