@@ -43,22 +43,7 @@ def on_moto(clock: FakeClock) -> Stores:
             job = _job_of(values)
             world.jobs[job.tenant, job.job_id] = job
         for row in rows.all(tables.names.coordination):
-            kind, _, name = row["coordination_key"].partition("#")
-            if kind == "claim":
-                world.claims[name] = Claim(row["job_id"], row["ends_at_epoch_ms"])
-            elif kind == "lease":
-                world.leases[name] = LeaseRow(
-                    row["job_id"], row.get("token"), row["fence"], row["ends_at_epoch_ms"]
-                )
-            elif kind == "state":
-                world.epochs = {one: value for one, value in row.items() if ":" in one}
-                world.degraded_since_epoch_ms = row.get("degraded_since_epoch_ms")
-            elif kind == "day":
-                tenant, _, day = name.partition("#")
-                world.day_cost_nanos[tenant, day] = row["cost_nanos"]
-            elif kind == "tenant":
-                tenant, _, shard = name.partition("#")
-                world.in_flight[tenant, int(shard)] = row["in_flight"]
+            _see(world, row)
         for row in rows.all(tables.names.cache):
             entry = _entry_of(row)
             if entry is not None:
@@ -79,6 +64,26 @@ def on_moto(clock: FakeClock) -> Stores:
         changes=stream.read,
         state_lags_ms=STATE_LAGS_MS,
     )
+
+
+def _see(world: World, row: dict[str, Any]) -> None:
+    """Puts a coordination row into the world."""
+    kind, _, name = row["coordination_key"].partition("#")
+    if kind == "claim":
+        world.claims[name] = Claim(row["job_id"], row["ends_at_epoch_ms"])
+    elif kind == "lease":
+        world.leases[name] = LeaseRow(
+            row["job_id"], row.get("token"), row["fence"], row["ends_at_epoch_ms"]
+        )
+    elif kind == "state":
+        world.epochs = {one: value for one, value in row.items() if ":" in one}
+        world.degraded_since_epoch_ms = row.get("degraded_since_epoch_ms")
+    elif kind == "day":
+        tenant, _, day = name.partition("#")
+        world.day_cost_nanos[tenant, day] = row.get("cost_nanos", 0)
+    elif kind == "tenant":
+        tenant, _, shard = name.partition("#")
+        world.in_flight[tenant, int(shard)] = row["in_flight"]
 
 
 class RealStream:
