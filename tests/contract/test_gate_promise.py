@@ -98,7 +98,7 @@ LIMITS = st.builds(
     requests=st.sampled_from([0, 1, 7, 60]),
     tokens=st.sampled_from([0, 30, 600]),
     burst=st.sampled_from([1, 3, 10]),
-).filter(lambda limits: limits.any)
+).filter(lambda limits: bool(limits.requests_per_minute) != bool(limits.tokens_per_minute))
 
 
 @dataclass
