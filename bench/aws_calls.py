@@ -476,6 +476,14 @@ class _Epochs:
         """See StateStore."""
         return self._state.set_degraded(since_ms)
 
+    def pause_tenant(self, tenant: str) -> bool:
+        """See StateStore."""
+        return self._state.pause_tenant(tenant)
+
+    def resume_tenant(self, tenant: str) -> bool:
+        """See StateStore."""
+        return self._state.resume_tenant(tenant)
+
 
 class _KnownLatencies:
     """Samples that were read a moment ago, and calls that are none (port Latencies)."""

@@ -1,4 +1,4 @@
-"""JobStore.apply, release and raise_lane: transitions that are whole or not at all."""
+"""JobStore.apply, release and move_lane: transitions that are whole or not at all."""
 
 from __future__ import annotations
 
@@ -579,48 +579,48 @@ def test_release_again_or_of_nothing_changes_nothing(store: Store) -> None:
     assert store.rows.picture() == before
 
 
-# ------------------------------------------------------------------------------------ raise_lane
+# ------------------------------------------------------------------------------------ move_lane
 
 
 @pytest.mark.parametrize("status", ["queued", "processing", "retrying"])
-def test_raise_lane_moves_an_open_batch_job(store: Store, status: str) -> None:
+def test_move_lane_moves_an_open_job_either_way(store: Store, status: str) -> None:
     job = store.submit(a_job(lane="batch"))
     if status != "queued":
         job, lease = store.start(job)
     if status == "retrying":
         store.jobs.apply(job, retrying(job), lease=lease)
+        job = store.row(job)
 
-    raised = store.jobs.raise_lane(job)
+    for lane in ("interactive", "batch"):
+        assert store.jobs.move_lane(job, lane)
 
-    assert raised
-    assert store.row(job).status == status
-    assert store.row(job).lane == "interactive"
+        assert store.row(job) == replace(job, lane=lane)
 
 
-def test_raise_lane_of_an_interactive_job_is_refused(store: Store) -> None:
+def test_move_lane_to_the_lane_where_it_is_is_refused(store: Store) -> None:
     job = store.submit(a_job(lane="batch"))
-    store.jobs.raise_lane(job)
+    store.jobs.move_lane(job, "interactive")
     before = store.rows.picture()
 
-    raised = store.jobs.raise_lane(job)
+    raised = store.jobs.move_lane(job, "interactive")
 
     assert not raised
     assert store.rows.picture() == before
 
 
 @pytest.mark.parametrize("end", [completed, failed])
-def test_raise_lane_of_an_ended_job_is_refused(store: Store, end: Callable[[Job], Job]) -> None:
+def test_move_lane_of_an_ended_job_is_refused(store: Store, end: Callable[[Job], Job]) -> None:
     job = store.submit(a_job(lane="batch"))
     store.jobs.apply(job, end(job))
 
-    raised = store.jobs.raise_lane(job)
+    raised = store.jobs.move_lane(job, "interactive")
 
     assert not raised
     assert store.row(job).lane == "batch"
 
 
-def test_raise_lane_of_a_job_that_is_gone_makes_no_row(store: Store) -> None:
-    raised = store.jobs.raise_lane(a_job(lane="batch"))
+def test_move_lane_of_a_job_that_is_gone_makes_no_row(store: Store) -> None:
+    raised = store.jobs.move_lane(a_job(lane="batch"), "interactive")
 
     assert not raised
     assert store.jobs.get("acme", a_job().job_id) is None
@@ -628,7 +628,7 @@ def test_raise_lane_of_a_job_that_is_gone_makes_no_row(store: Store) -> None:
 
 def test_raised_lane_outlives_a_transition_that_was_read_before(store: Store) -> None:
     job = store.submit(a_job(lane="batch"))
-    store.jobs.raise_lane(job)
+    store.jobs.move_lane(job, "interactive")
 
     started, _ = store.start(job)
 

@@ -324,7 +324,7 @@ def test_failure_behind_a_workers_back_never_ends_a_job_that_starts(store: Store
 def test_ten_raises_of_a_lane_move_the_job_once(store: Store) -> None:
     job = store.submit(a_job(lane="batch"))
 
-    raised = at_once(*[lambda: store.jobs.raise_lane(job)] * 10)
+    raised = at_once(*[lambda: store.jobs.move_lane(job, "interactive")] * 10)
 
     assert sum(raised) == 1
     assert store.row(job).lane == "interactive"
@@ -333,7 +333,7 @@ def test_ten_raises_of_a_lane_move_the_job_once(store: Store) -> None:
 def test_raise_of_a_lane_and_start_at_once_are_both_written(store: Store) -> None:
     job = store.submit(a_job(lane="batch"))
 
-    raised, started = at_once(lambda: store.jobs.raise_lane(job), lambda: start(store, job))
+    raised, started = at_once(lambda: store.jobs.move_lane(job, "interactive"), lambda: start(store, job))
 
     assert raised
     assert isinstance(started, Started)

@@ -137,6 +137,7 @@ class World:
     latencies: dict[str, dict[int, Sample]] = field(default_factory=dict)
     """By vendor's model and place in its ring."""
     degraded_since_epoch_ms: int | None = None
+    paused_tenants: set[str] = field(default_factory=set)
     audit: list[AuditRecord] = field(default_factory=list)
     payloads: dict[str, bytes] = field(default_factory=dict)
     keys: dict[str, PartnerKey] = field(default_factory=dict)
@@ -360,12 +361,12 @@ class InMemoryJobs:
                 row = self._world.leases[lease.key]
                 self._world.leases[lease.key] = replace(row, token=None, ends_at_epoch_ms=0)
 
-    def raise_lane(self, job: Job) -> bool:
+    def move_lane(self, job: Job, lane: str) -> bool:
         with self._world.lock:
             current = self.get(job.tenant, job.job_id)
-            if current is None or not current.open or current.lane != "batch":
+            if current is None or not current.open or current.lane == lane:
                 return False
-            self._world.jobs[job.tenant, job.job_id] = replace(current, lane="interactive")
+            self._world.jobs[job.tenant, job.job_id] = replace(current, lane=lane)
             return True
 
     def add_callback(self, job: Job, url: str) -> Applied | Moved:
@@ -510,7 +511,11 @@ class InMemoryState:
 
     def read(self) -> ServiceState:
         with self._world.lock:
-            return ServiceState(dict(self._world.epochs), self._world.degraded_since_epoch_ms)
+            return ServiceState(
+                dict(self._world.epochs),
+                self._world.degraded_since_epoch_ms,
+                frozenset(self._world.paused_tenants),
+            )
 
     def invalidate(self, subject: str, *, now_ms: int) -> int:
         with self._world.lock:
@@ -524,6 +529,18 @@ class InMemoryState:
                 return False
             self._world.degraded_since_epoch_ms = since_ms
             return True
+
+    def pause_tenant(self, tenant: str) -> bool:
+        with self._world.lock:
+            paused = tenant in self._world.paused_tenants
+            self._world.paused_tenants.add(tenant)
+            return not paused
+
+    def resume_tenant(self, tenant: str) -> bool:
+        with self._world.lock:
+            paused = tenant in self._world.paused_tenants
+            self._world.paused_tenants.discard(tenant)
+            return paused
 
 
 class InMemoryRates:
@@ -633,6 +650,20 @@ class InMemoryGates:
             gate = self._of(key)
             if gate.version == ticket.version and (gate.failures or gate.probing):
                 self._world.gates[key] = gate.up()
+
+    def pause(self, key: str, limits: Limits) -> bool:  # noqa: ARG002
+        with self._world.lock:
+            gate = self._of(key)
+            if not gate.paused:
+                self._world.gates[key] = gate.pause()
+            return not gate.paused
+
+    def resume(self, key: str, limits: Limits, *, now_ms: int) -> bool:
+        with self._world.lock:
+            gate = self._of(key)
+            if gate.paused:
+                self._world.gates[key] = gate.resumed(limits, now_ms)
+            return gate.paused
 
     def enter(self, rooms: Sequence[Room], token: str, *, now_ms: int, until_ms: int) -> bool:
         with self._world.lock:

@@ -1107,7 +1107,7 @@ def test_send_for_a_more_urgent_duplicate_is_not_sent_long_after_a_failure() -> 
     stage = Stage()
     stage.vendor.default = "refused"
     stage.surely_submit(lane="batch")
-    stage.breaker.meanwhile["submit jobs.raise_lane"] = lambda: fail_slowly(stage)
+    stage.breaker.meanwhile["submit jobs.move_lane"] = lambda: fail_slowly(stage)
 
     stage.submit(lane="interactive")
     stage.drain()

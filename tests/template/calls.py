@@ -371,7 +371,7 @@ def _run_verbs_of_the_api(recorder: _Recorder, submitter: Any) -> Any:
     with _busy(submitter.jobs):
         jobs.submit(examples.a_job(1, job_id="job_conflict"), shard_caps=[9])
     jobs.get(first.tenant, first.job_id)
-    jobs.raise_lane(first)
+    jobs.move_lane(first, "interactive")
     jobs.add_callback(first, "https://hooks.example/")
     jobs.drop_callback(first.tenant, first.job_id, "https://hooks.example/")
     recorder.port("cache", submitter.cache).read(first.cache_key)

@@ -196,11 +196,11 @@ class JobStore(Protocol):
         """Ends the lease, if it is still held: for a worker whose job moved on without it."""
         ...
 
-    def raise_lane(self, job: Job) -> bool:
-        """Moves an open job to the interactive lane; False when it isn't open in `batch` now.
+    def move_lane(self, job: Job, lane: str) -> bool:
+        """Moves an open job to `lane`; False when it isn't open in another one now.
 
         False, too, when this was written and the reply was lost: then no message follows the job,
-        and the one that it has in the batch lane runs it.
+        and the one that it has in the other lane runs it.
         """
         ...
 
@@ -290,6 +290,8 @@ class ServiceState:
     epochs: Mapping[str, int] = field(default_factory=dict)
     """By `model:NAME` or `tenant:NAME`: when it was invalidated last, epoch milliseconds."""
     degraded_since_epoch_ms: int | None = None
+    paused_tenants: frozenset[str] = frozenset()
+    """Whose jobs are not started."""
 
     @property
     def degraded(self) -> bool:
@@ -318,6 +320,14 @@ class StateStore(Protocol):
 
     def set_degraded(self, since_ms: int | None) -> bool:
         """Begins degraded mode, or ends it with None; False when somebody else did."""
+        ...
+
+    def pause_tenant(self, tenant: str) -> bool:
+        """Lets the tenant's jobs wait; False when they do already."""
+        ...
+
+    def resume_tenant(self, tenant: str) -> bool:
+        """Lets them start again; False when they weren't paused."""
         ...
 
 
@@ -397,6 +407,20 @@ class Gates(Protocol):
 
     def worked(self, key: str, ticket: "Ticket") -> None:
         """The vendor answered; it is up."""
+        ...
+
+    def pause(self, key: str, limits: "Limits") -> bool:
+        """Nobody calls until `resume`, whatever the vendor says; slots that are out count no more.
+
+        False when it was paused already.
+        """
+        ...
+
+    def resume(self, key: str, limits: "Limits", *, now_ms: int) -> bool:
+        """Ends a pause. False when there was none.
+
+        The line begins anew, without a burst. What the vendor closed stays closed.
+        """
         ...
 
     def enter(self, rooms: "Sequence[Room]", token: str, *, now_ms: int, until_ms: int) -> bool:

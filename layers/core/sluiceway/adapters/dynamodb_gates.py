@@ -1,18 +1,21 @@
 """Gates and rooms in DynamoDB (port Gates).
 
 Coordination rows, by `coordination_key`:
-    gate#<vendor>#<vendor model>        the attributes of domain.gate.Gate
+    gate#<vendor>#<vendor model>        the attributes of domain.gate.Gate, and `paused_by`, a token of
+                                        the last call that paused or resumed it
     gate#<vendor>#<vendor model>#<n>    the other shards of a gate that is hotter than a partition
     running#<vendor>                    for each room a map: token of a worker -> when it has left
 """
 
 import random
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
 from sluiceway.adapters.dynamodb import Refusal, Table, Write
-from sluiceway.domain.gate import FURTHEST_SLOT_MS, Gate, Limits, Room, Shut
+from sluiceway.domain.errors import StoreBusyError
+from sluiceway.domain.gate import FURTHEST_SLOT_MS, PAUSED_SHARDS, Gate, Limits, Room, Shut
 from sluiceway.domain.ticket import Ticket
 
 _MAX_TRIES = 4
@@ -267,6 +270,64 @@ class DynamoDBGates:
         )
         self._see(row, answer, seen_at_ms)
 
+    # ------------------------------------------------------------------ pauses
+
+    def pause(self, key: str, limits: Limits) -> bool:
+        """See Gates."""
+        changed = [self._pause(row) for row in _rows(key, limits)]
+        return any(changed)
+
+    def resume(self, key: str, limits: Limits, *, now_ms: int) -> bool:
+        """See Gates. The first row is the last: while it is paused, `shut` says so."""
+        changed = [self._resume(row, limits, now_ms) for row in reversed(_rows(key, limits))]
+        return any(changed)
+
+    def _pause(self, row: str) -> bool:
+        token = secrets.token_urlsafe(6)
+        refusal = self._table.write(
+            Write(
+                self._name,
+                _key(row),
+                update=(
+                    "SET #version = if_not_exists(#version, :zero) + :one, "
+                    "#paused = :paused, #paused_by = :by"
+                ),
+                condition="attribute_not_exists(#paused)",
+                values={"zero": 0, "one": 1, "paused": True, "by": token},
+            )
+        )
+        self._copies.pop(row, None)
+        # Refused by our own write, when its reply was lost.
+        return refusal is None or (refusal.old or {}).get("paused_by") == token
+
+    def _resume(self, row: str, limits: Limits, now_ms: int) -> bool:
+        token = secrets.token_urlsafe(6)
+        for _ in range(_MAX_TRIES):
+            gate = gate_of(self._table.read(self._name, _key(row)))
+            if not gate.paused:
+                return False
+            new = gate.resumed(limits, now_ms)
+            sets = ["#version = :new_version", "#paused_by = :by", *_emptied(limits)]
+            refusal = self._table.write(
+                Write(
+                    self._name,
+                    _key(row),
+                    update=f"SET {', '.join(sets)} REMOVE #paused",
+                    condition=f"{_of_version(gate.version)} AND attribute_exists(#paused)",
+                    values={
+                        "version": gate.version,
+                        "new_version": new.version,
+                        "by": token,
+                        "request": new.next_request_at_us,
+                        "token": new.next_token_at_us,
+                    },
+                )
+            )
+            self._copies.pop(row, None)
+            if refusal is None or (refusal.old or {}).get("paused_by") == token:
+                return True
+        raise StoreBusyError("The gate changes all the time.", retry_after_s=1)
+
     # ------------------------------------------------------------------ rooms
 
     def enter(self, rooms: Sequence[Room], token: str, *, now_ms: int, until_ms: int) -> bool:
@@ -419,6 +480,11 @@ def _taken(known: Mapping[str, Any], room: Room, now_ms: int) -> int:
 
 def _row(key: str, shard: int) -> str:
     return key if shard == 0 else f"{key}#{shard}"
+
+
+def _rows(key: str, limits: Limits) -> list[str]:
+    """All that a pause is about."""
+    return [_row(key, shard) for shard in range(max(PAUSED_SHARDS, limits.shards))]
 
 
 def _key(row: str) -> dict[str, str]:

@@ -506,15 +506,15 @@ class DynamoDBJobs:
         """See JobStore."""
         self._table.write(self._release_write(lease))
 
-    def raise_lane(self, job: Job) -> bool:
+    def move_lane(self, job: Job, lane: str) -> bool:
         """See JobStore."""
         refusal = self._table.write(
             Write(
                 self._names.jobs,
                 _job_key(job.tenant, job.job_id),
-                update="SET #lane = :interactive",
-                condition=f"#lane = :batch AND {_IS_OPEN}",
-                values={"interactive": "interactive", "batch": "batch", **_OPEN_VALUES},
+                update="SET #lane = :lane",
+                condition=f"#lane <> :lane AND {_IS_OPEN}",
+                values={"lane": lane, **_OPEN_VALUES},
             )
         )
         return refusal is None

@@ -1,7 +1,8 @@
 """The service's state in one row of the Coordination table (port StateStore).
 
-Attributes: `model:<name>` and `tenant:<name>` (epochs), `degraded_since_epoch_ms`, and
-`degraded_by`, a token of the last call that began or ended degraded mode.
+Attributes: `model:<name>` and `tenant:<name>` (epochs), `degraded_since_epoch_ms`,
+`paused_tenants` (a set of names), and `degraded_by` and `paused_by`, tokens of the last call that
+began or ended degraded mode, and that paused or resumed a tenant.
 """
 
 import secrets
@@ -35,6 +36,7 @@ class DynamoDBState:
             self._copy = ServiceState(
                 epochs={name: value for name, value in values.items() if ":" in name},
                 degraded_since_epoch_ms=values.get("degraded_since_epoch_ms"),
+                paused_tenants=frozenset(values.get("paused_tenants", ())),
             )
             self._copied_at_ms = now_ms
         return self._copy
@@ -79,3 +81,27 @@ class DynamoDBState:
         )
         # Refused by our own write, when its reply was lost.
         return refusal is None or (refusal.old or {}).get("degraded_by") == token
+
+    def pause_tenant(self, tenant: str) -> bool:
+        """See StateStore."""
+        among = "contains(#paused_tenants, :name)"
+        missing = f"(attribute_not_exists(#paused_tenants) OR NOT {among})"
+        return self._change_paused(tenant, "ADD", missing)
+
+    def resume_tenant(self, tenant: str) -> bool:
+        """See StateStore."""
+        return self._change_paused(tenant, "DELETE", "contains(#paused_tenants, :name)")
+
+    def _change_paused(self, tenant: str, verb: str, condition: str) -> bool:
+        self._copied_at_ms = -COPY_LIVES_MS
+        token = secrets.token_urlsafe(6)
+        refusal = self._table.write(
+            Write(
+                self._name,
+                STATE_KEY,
+                update=f"SET #paused_by = :token {verb} #paused_tenants :names",
+                condition=condition,
+                values={"token": token, "names": {tenant}, "name": tenant},
+            )
+        )
+        return refusal is None or (refusal.old or {}).get("paused_by") == token

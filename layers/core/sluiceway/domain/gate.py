@@ -23,7 +23,10 @@ FURTHEST_SLOT_MS = 10 * 60_000
 _MINUTE_US = 60_000_000
 
 PAUSE_LOOK_MS = 30_000
-"""When a job behind a paused gate looks again, at the earliest."""
+"""When a job behind a pause looks again, at the earliest."""
+
+PAUSED_SHARDS = 8
+"""Rows that a pause writes at least, so that a higher rate, which splits the gate, doesn't end it."""
 
 COOL_DOWN_MS = 10_000
 """After a 429 or an overload without a Retry-After."""
@@ -216,6 +219,16 @@ class Gate:
         if not self.probing:
             return replace(self, failures=0)
         return replace(self, version=self.version + 1, failures=0, probing=False, closed_until_ms=0)
+
+
+    def pause(self) -> "Gate":
+        """Nobody calls until somebody resumes it; earlier slots count no more."""
+        return replace(self, version=self.version + 1, paused=True)
+
+    def resumed(self, limits: Limits, now_ms: int) -> "Gate":
+        """After a pause, in which no burst was saved up. What the vendor closed stays closed."""
+        resumed = replace(self, version=self.version + 1, paused=False)
+        return _emptied(resumed, limits, now_ms, max(now_ms, self.closed_until_ms))
 
 
 def _emptied(gate: Gate, limits: Limits, now_ms: int, until_ms: int) -> Gate:

@@ -154,6 +154,8 @@ def _step(job: Job, delivery: Delivery, worker: Worker) -> Decision | None:
     refusal = _refusal(job, now_ms, worker)
     if refusal is not None:
         return _fail(job, refusal, delivery, worker, lease=None)
+    if job.tenant in worker.state.read().paused_tenants:
+        return _wait_for_tenant(job, delivery, worker)
 
     outcome = worker.jobs.start(
         job,
@@ -241,6 +243,24 @@ def _refusal(job: Job, now_ms: int, worker: Worker) -> JobError | None:
 
 
 _UNKNOWN = "A worker died during the call, and this vendor may not be asked twice."
+
+
+def _wait_for_tenant(job: Job, delivery: Delivery, worker: Worker) -> Decision | None:
+    """The tenant is paused: its job waits without a message, as behind a paused gate.
+
+    What another worker is busy with is left to it.
+    """
+    now_ms = worker.clock.now_ms()
+    shut = Shut(now_ms + gate.PAUSE_LOOK_MS, paused=True)
+    new = transitions.parked(job, not_before_ms=_look_again_ms(shut, worker))
+    taken = job.status is JobStatus.PROCESSING
+    outcome = worker.jobs.apply(job, new, unless_held_at_ms=now_ms if taken else None)
+    if isinstance(outcome, LeaseHeld):
+        return _wait_for_lease(job, delivery, worker, own=outcome.by_this_job)
+    if not isinstance(outcome, Applied):
+        return None
+    worker.telemetry.event("job_parked", new, tenant_paused=True)
+    return Acknowledge()
 
 
 def _wait_for_lease(job: Job, delivery: Delivery, worker: Worker, *, own: bool) -> Decision | None:

@@ -452,7 +452,7 @@ def _tell_too(holder: Job, job: Job, *, jobs: JobStore) -> Job | None:
 def _hurry(holder: Job, lane: str, *, jobs: JobStore, queue: JobQueue, clock: Clock) -> Job:
     """A more urgent duplicate moves the job; its first message becomes a harmless copy."""
     decided_ms = clock.now_ms()
-    if lane == "interactive" and holder.lane == "batch" and jobs.raise_lane(holder):
+    if lane == "interactive" and holder.lane == "batch" and jobs.move_lane(holder, lane):
         holder = replace(holder, lane="interactive")
         if clock.now_ms() - decided_ms <= SEND_STARTS_WITHIN_MS:  # else the sweeper sends it
             queue.send(holder)

@@ -232,18 +232,27 @@ def _send_again(job: Job, now_ms: int, budget: dict[str, int], sweeper: Sweeper)
 
 
 def _shut_until_ms(job: Job, now_ms: int, sweeper: Sweeper) -> int:
-    """Until when a parked job would wait at the gate; 0 for one that keeps a slot.
+    """Until when a parked job would wait for its tenant or at the gate; 0: it may get through.
 
-    Behind a paused gate that is the next sweep, so that each moves it once.
+    During a pause that is the next sweep, so that each moves it once.
     """
-    model = sweeper.catalogue.models.get(job.model)
-    if model is None or not job.parked or job.slot is not None:
-        return 0
-    shut = sweeper.gates.shut(gate.key_of(model.vendor, model.vendor_model), now_ms=now_ms)
+    shut = _shut(job, now_ms, sweeper)
     if shut is None:
         return 0
     until_ms = now_ms + LOOK_AHEAD_MS if shut.paused else shut.until_ms
     return until_ms if until_ms < job.deadline_epoch_ms else 0
+
+
+def _shut(job: Job, now_ms: int, sweeper: Sweeper) -> gate.Shut | None:
+    """What a parked job waits for. A slot that it keeps lets it through the gate."""
+    if not job.parked:
+        return None
+    if job.tenant in sweeper.state.read().paused_tenants:
+        return gate.Shut(now_ms, paused=True)
+    model = sweeper.catalogue.models.get(job.model)
+    if model is None or job.slot is not None:
+        return None
+    return sweeper.gates.shut(gate.key_of(model.vendor, model.vendor_model), now_ms=now_ms)
 
 
 def _without_lineage(job: Job) -> Job:
