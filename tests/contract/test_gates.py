@@ -21,6 +21,8 @@ from sluiceway.domain.gate import (
     OPEN_AFTER_FAILURES,
     OUTAGE_FIRST_MS,
     PAUSE_LOOK_MS,
+    PAUSED_SHARDS,
+    SHARD_PER_MINUTE,
     Gate,
     Limits,
     Room,
@@ -811,6 +813,206 @@ def test_slot_of_a_shard_is_checked_and_settled_there(tables: OnDynamoDB) -> Non
     assert used.shard == 1
     assert gates.still_open(KEY, used, now_ms=NOW_MS)
     assert tables.row(f"{KEY}#1").next_token_at_us == (NOW_MS + 30_000) * 1000
+
+
+# ------------------------------------------------------------------ pauses
+
+
+PAUSED = Shut(NOW_MS + PAUSE_LOOK_MS, paused=True)
+
+
+def resume(gates: Gates, at_ms: int = 0, *, limits: Limits = PER_SECOND) -> bool:
+    return gates.resume(KEY, limits, now_ms=NOW_MS + at_ms)
+
+
+@pytest.mark.parametrize("limits", [PER_SECOND, BOTH, UNLIMITED], ids=str)
+@pytest.mark.parametrize("used", [True, False])
+def test_pause_lets_nobody_through_whoever_saw_the_gate_open(
+    place: Place, limits: Limits, *, used: bool
+) -> None:
+    worker = place.gates()
+    if used:
+        ticket(worker, limits=limits)
+
+    assert place.gates().pause(KEY, limits)
+
+    assert take(worker, 1, limits=limits) == replace(PAUSED, until_ms=PAUSED.until_ms + 1)
+    assert place.gates().shut(KEY, now_ms=NOW_MS) == PAUSED
+
+
+def test_pause_ends_the_slots_that_were_kept(place: Place) -> None:
+    gates = place.gates()
+    kept = ticket(gates)
+
+    gates.pause(KEY, PER_SECOND)
+    gates.resume(KEY, PER_SECOND, now_ms=NOW_MS)
+
+    assert not gates.still_open(KEY, kept, now_ms=NOW_MS)
+
+
+def test_pause_and_resume_again_change_nothing(place: Place) -> None:
+    gates = place.gates()
+
+    assert (gates.pause(KEY, BOTH), gates.pause(KEY, BOTH)) == (True, False)
+    assert place.row() == Gate(version=1, paused=True)
+    assert (resume(gates, limits=BOTH), resume(gates, limits=BOTH)) == (True, False)
+    assert (place.row().version, place.row().paused) == (2, False)
+
+
+def test_resume_of_a_gate_that_nobody_used_makes_no_row(place: Place) -> None:
+    assert not resume(place.gates())
+
+    assert place.row() == Gate()
+
+
+@pytest.mark.parametrize("before_ms", [-3_600_000, 500_000], ids=["idle", "a long line"])
+def test_resume_begins_the_line_anew_without_a_burst(place: Place, before_ms: int) -> None:
+    before_us = (NOW_MS + before_ms) * 1000
+    place.put(Gate(version=3, next_request_at_us=before_us, next_token_at_us=before_us))
+    gates = place.gates()
+    gates.pause(KEY, BOTH)
+
+    resume(gates, 60_000, limits=BOTH)
+
+    row, opens_us = place.row(), (NOW_MS + 61_000) * 1000
+    assert (row.version, row.paused) == (5, False)
+    assert row.next_request_at_us == opens_us + 2_000_000
+    assert row.next_token_at_us == opens_us + 60_000_000
+    slots = [slot(gates, 60_000, limits=BOTH) for _ in range(4)]
+    assert slots == [61_000, 62_000, 63_000, 64_000]
+
+
+def test_resume_is_seen_by_who_saw_the_pause_within_a_second(place: Place) -> None:
+    gates = place.gates()
+    gates.pause(KEY, PER_SECOND)
+    assert isinstance(take(gates), Shut)
+
+    resume(place.gates(), 1)
+
+    assert slot(gates, at_ms=1_001) == 1_001
+
+
+def test_resume_opens_nothing_that_the_vendor_closed(place: Place) -> None:
+    gates = place.gates()
+    used = ticket(gates)
+    gates.pause(KEY, PER_SECOND)
+    close(gates, used, wait_ms=20_000)  # of a call that was under way
+
+    resume(gates)
+
+    assert place.gates().shut(KEY, now_ms=NOW_MS) == Shut(NOW_MS + 20_000)
+    assert slot(place.gates(), at_ms=20_000) == 20_000
+    assert slot(place.gates(), at_ms=20_000) == 21_000
+
+
+@pytest.mark.parametrize("limits", [PER_SECOND, UNLIMITED], ids=str)
+@pytest.mark.parametrize("version", [0, 1], ids=["from before", "of the pause"])
+def test_vendor_ends_no_pause(place: Place, limits: Limits, version: int) -> None:
+    place.gates().pause(KEY, limits)
+    used = Ticket(NOW_MS, version)
+
+    for gates in (place.gates(), place.gates()):
+        close(gates, used, limits=limits)
+        for _ in range(OPEN_AFTER_FAILURES):
+            fail(gates, used, limits=limits)
+        gates.settle(KEY, limits, used, tokens=10)
+        gates.worked(KEY, used)
+
+    assert place.row().paused
+    assert take(place.gates(), 3_600_000, limits=limits) == Shut(
+        NOW_MS + 3_600_000 + PAUSE_LOOK_MS, paused=True
+    )
+
+
+def test_outage_is_still_probed_after_a_pause(place: Place) -> None:
+    down(place)
+    gates = place.gates()
+    gates.pause(KEY, PER_SECOND)
+
+    resume(gates, 3_600_000)
+
+    assert place.row().probing
+    assert slot(place.gates(), at_ms=3_601_000) == 3_601_000
+    assert isinstance(take(place.gates(), 3_601_001), Shut)
+
+
+def test_pause_is_of_all_shards_and_of_those_that_a_higher_rate_makes(tables: OnDynamoDB) -> None:
+    tables.gates().pause(KEY, PER_SECOND)
+
+    for shard in (0.0, 0.34, 0.99):
+        assert take(tables.gates(shard=shard), limits=SHARDED) == PAUSED
+
+    assert tables.gates().resume(KEY, SHARDED, now_ms=NOW_MS)
+    for shard in (0.0, 0.34, 0.99):
+        assert slot(tables.gates(shard=shard), limits=SHARDED) == 2
+    assert {tables.row(f"{KEY}#{n}").paused for n in range(1, PAUSED_SHARDS)} == {False}
+
+
+def test_gate_of_more_shards_than_that_is_paused_whole(tables: OnDynamoDB) -> None:
+    limits = Limits(requests_per_minute=SHARD_PER_MINUTE * (PAUSED_SHARDS + 2))
+
+    tables.gates().pause(KEY, limits)
+
+    assert take(tables.gates(shard=0.99), limits=limits) == PAUSED
+
+
+def test_pause_that_was_cut_off_is_finished_by_the_next(tables: OnDynamoDB) -> None:
+    tables.gates().pause(KEY, SHARDED)
+    tables.put(Gate(version=1), f"{KEY}#2")
+
+    assert tables.gates().pause(KEY, SHARDED)
+
+    assert tables.row(f"{KEY}#2").paused
+
+
+def test_resume_that_was_cut_off_still_shows_as_a_pause(tables: OnDynamoDB) -> None:
+    tables.gates().pause(KEY, SHARDED)
+    broken: Any = FaultyClient(tables.client, replies=[None, KeyboardInterrupt()])  # type: ignore[list-item]
+
+    with pytest.raises(KeyboardInterrupt):
+        tables.gates(broken).resume(KEY, SHARDED, now_ms=NOW_MS)
+
+    assert tables.gates().shut(KEY, now_ms=NOW_MS) == PAUSED
+    assert tables.gates().resume(KEY, SHARDED, now_ms=NOW_MS)
+    assert not tables.row(f"{KEY}#1").paused
+
+
+@pytest.mark.parametrize("paused", [False, True], ids=["pause", "resume"])
+def test_lost_reply_of_a_pause_or_resume_is_ours(tables: OnDynamoDB, *, paused: bool) -> None:
+    if paused:
+        tables.gates().pause(KEY, PER_SECOND)
+    client: Any = FaultyClient(tables.client, replies=[timed_out() for _ in range(PAUSED_SHARDS)])
+    gates = tables.gates(client)
+
+    changed = resume(gates) if paused else gates.pause(KEY, PER_SECOND)
+
+    assert changed
+    assert (tables.row().paused, tables.row().version) == (not paused, 2 if paused else 1)
+
+
+def test_ten_pauses_and_ten_resumes_at_once_are_one_each(crowded: Place) -> None:
+    workers = [crowded.gates() for _ in range(10)]
+
+    paused = at_once(*[lambda gates=gates: gates.pause(KEY, FAST) for gates in workers])
+    before = crowded.row()
+    resumed = at_once(*[lambda gates=gates: resume(gates, limits=FAST) for gates in workers])
+
+    assert before == Gate(version=1, paused=True)
+    assert (crowded.row().paused, crowded.row().version) == (False, 2)
+    assert sum(paused) >= 1
+    assert sum(resumed) >= 1
+
+
+def test_nobody_takes_a_slot_after_a_pause_that_met_many_takes(crowded: Place) -> None:
+    workers = [crowded.gates() for _ in range(20)]
+
+    *_, paused = at_once(
+        *[lambda gates=gates: take(gates, limits=FAST) for gates in workers],
+        lambda: crowded.gates().pause(KEY, FAST),
+    )
+
+    assert paused
+    assert {take(gates, 1_001, limits=FAST).paused for gates in workers} == {True}  # type: ignore[union-attr]
 
 
 # ------------------------------------------------------------------ rooms

@@ -203,3 +203,85 @@ def test_switch_of_degraded_mode_whose_reply_is_lost_is_ours(
     assert store_on(client, tables, clock).state.set_degraded(since_ms) is True
     assert client.writes == 2
     assert dynamodb_store.state.set_degraded(since_ms) is False
+
+
+# ------------------------------------------------------------------------------------ pauses
+
+
+def test_paused_tenants_are_read_and_resumed_one_by_one(store: Store) -> None:
+    names = ["acme", "acme.de", "9-to.5_x", "a" * 63]
+    for name in names:
+        assert store.state.pause_tenant(name)
+    both = store.state.read().paused_tenants
+
+    store.state.resume_tenant("acme")
+    store.clock.advance(COPY_LIVES_MS)
+
+    assert both == set(names)
+    assert store.state.read().paused_tenants == set(names[1:])
+
+
+def test_who_pauses_or_resumes_a_tenant_is_told_so_and_nobody_else(store: Store) -> None:
+    state = store.state
+
+    outcomes = [
+        change("acme")
+        for change in (
+            state.resume_tenant,
+            state.pause_tenant,
+            state.pause_tenant,
+            state.resume_tenant,
+            state.resume_tenant,
+            state.pause_tenant,
+        )
+    ]
+
+    assert outcomes == [False, True, False, True, False, True]
+    assert state.read().paused_tenants == {"acme"}
+
+
+def test_last_tenant_that_is_resumed_leaves_nothing(store: Store) -> None:
+    store.state.pause_tenant("acme")
+    store.state.resume_tenant("acme")
+
+    assert store.state.read() == ServiceState()
+
+
+def test_pauses_leave_epochs_and_degraded_mode_alone(store: Store) -> None:
+    store.state.pause_tenant("acme")
+    store.state.invalidate("tenant:acme", now_ms=NOW_MS)
+    store.state.set_degraded(NOW_MS)
+    store.state.pause_tenant("globex")
+    store.state.resume_tenant("globex")
+
+    assert store.state.read() == ServiceState(
+        {"tenant:acme": NOW_MS}, NOW_MS, frozenset({"acme"})
+    )
+
+
+def test_pause_is_seen_by_others_when_their_copy_has_lived(
+    dynamodb: Any, tables: Tables, clock: FakeClock, dynamodb_store: Store
+) -> None:
+    other = store_on(dynamodb, tables, clock).state
+    other.read()
+    dynamodb_store.state.pause_tenant("acme")
+
+    assert other.read().paused_tenants == frozenset()
+    clock.advance(COPY_LIVES_MS)
+    assert other.read().paused_tenants == {"acme"}
+
+
+@pytest.mark.parametrize("paused", [False, True], ids=["pause", "resume"])
+def test_pause_or_resume_of_a_tenant_whose_reply_is_lost_is_ours(
+    dynamodb: Any, tables: Tables, clock: FakeClock, dynamodb_store: Store, *, paused: bool
+) -> None:
+    if paused:
+        dynamodb_store.state.pause_tenant("acme")
+    client: Any = FaultyClient(dynamodb, replies=[timed_out()])
+    state = store_on(client, tables, clock).state
+
+    changed = state.resume_tenant("acme") if paused else state.pause_tenant("acme")
+
+    assert changed
+    assert client.writes == 2
+    assert ("acme" in dynamodb_store.state.read().paused_tenants) is not paused

@@ -224,3 +224,68 @@ def test_gate_that_a_hundred_wait_at_is_looked_at_and_not_taken_from(minute: Min
     assert isinstance(minute.gates, InMemoryGates)
     assert minute.gates.takes == 0
     assert minute.world.gates[KEY] == CLOSED
+
+
+# ------------------------------------------------------------------ paused tenants
+
+
+def waiting(*, in_ms: int = 0, **members: Any) -> Job:
+    """A job that waits for its tenant."""
+    return replace(transitions.parked(a_job(), not_before_ms=NOW_MS + in_ms), **members)
+
+
+@pytest.mark.parametrize(
+    "job",
+    [waiting(), parked(), parked(slot=Ticket(NOW_MS, 0)), waiting(model="demo-gone")],
+    ids=["by the worker", "at the gate", "with a slot", "model gone"],
+)
+def test_parked_job_of_a_paused_tenant_is_moved_and_not_sent(minute: Minute, job: Job) -> None:
+    minute.put(job)
+    minute.world.paused_tenants.add("acme")
+
+    assert minute.sweep() == Swept(postponed=1)
+
+    assert minute.queue.sends == []
+    assert minute.job == replace(job, due_at_epoch_ms=NOW_MS + LOOK_AHEAD_MS)
+
+
+@pytest.mark.parametrize(
+    "job", [a_job(due_at_epoch_ms=NOW_MS), waiting(tenant="globex")], ids=["queued", "another's"]
+)
+def test_pause_of_a_tenant_keeps_no_other_job_from_being_sent(minute: Minute, job: Job) -> None:
+    minute.put(job)
+    minute.world.paused_tenants.add("acme")
+
+    assert minute.sweep() == Swept(sent=1)
+
+
+@pytest.mark.parametrize("resumed_ms", range(0, 180_000, 7_000))
+def test_job_of_a_tenant_that_is_resumed_is_sent_within_90_s(
+    minute: Minute, resumed_ms: int
+) -> None:
+    minute.put(waiting(in_ms=60_000))
+    minute.world.paused_tenants.add("acme")
+    seen_late_ms = resumed_ms + 5_000  # by a process with an old copy
+
+    for _ in range(60):
+        if minute.clock.now_ms() - NOW_MS >= seen_late_ms:
+            minute.world.paused_tenants.clear()
+        minute.sweep()
+        if minute.queue.sends:
+            break
+        minute.clock.advance(ms=5_000)
+
+    (delay_s,) = minute.queue.delays
+    assert minute.clock.now_ms() + delay_s * 1000 - (NOW_MS + resumed_ms) <= 90_000
+
+
+def test_deadline_ends_a_job_of_a_paused_tenant(minute: Minute) -> None:
+    minute.put(waiting(deadline_epoch_ms=NOW_MS + 30_000))
+    minute.world.paused_tenants.add("acme")
+
+    for _ in range(3):
+        minute.sweep(poll=True)
+        minute.clock.advance(ms=10_000)
+
+    assert minute.job.error is not None
+    assert minute.job.error.code == "deadline_exceeded"
