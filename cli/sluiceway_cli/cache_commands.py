@@ -2,7 +2,6 @@
 
 import re
 import sys
-from difflib import get_close_matches
 from typing import Any
 
 import click
@@ -76,8 +75,7 @@ def _key_of(target: Target, given: str, tenant: str | None) -> str:
         return given
     job = target.find_job(given, tenant)
     if job is None:
-        whose = tenant or "a tenant that has a key (another is named by --tenant)"
-        raise click.ClickException(f"there is no job {given} of {whose}")
+        raise click.ClickException(console.no_such_job(given, tenant))
     return job.cache_key
 
 
@@ -201,7 +199,7 @@ def invalidate(
     with console.errors_told(as_json=as_json):
         target = find_target(stack)
         if model is not None and target.local:
-            _require_model(model, target)
+            console.require_model(model, target)
         if key is not None:
             target.reachable_cache  # noqa: B018 - raises where a tombstone would be of no use
         _require_good_clock(target)
@@ -236,13 +234,3 @@ def _require_good_clock(target: Target) -> None:
             f"this machine's clock is {abs(ahead_ms) / 1000:.0f} s {way} that of AWS, and an "
             "invalidation has its time; set it, or use POST /admin/cache/invalidate"
         )
-
-
-def _require_model(name: str, target: Target) -> None:
-    """A slip of the pen would be done, and do nothing."""
-    known = sorted(target.catalogue().models)
-    if name in known:
-        return
-    near = get_close_matches(name, known)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(known)}"
-    raise click.ClickException(f"the catalogue has no model {name!r}; {hint}")

@@ -4,6 +4,7 @@ import contextlib
 import json
 import sys
 from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
 from typing import Any
 
 import click
@@ -13,7 +14,7 @@ from sluiceway.domain.errors import SluicewayError
 
 from sluiceway_cli import progress
 from sluiceway_cli.api import Api, ApiError, error_text
-from sluiceway_cli.target import find_target
+from sluiceway_cli.target import Target, find_target
 
 EXIT_REFUSED = 1
 EXIT_JOB_FAILED = 2
@@ -60,6 +61,23 @@ def partner_api(stack_name: str | None, tenant_name: str | None) -> Api:
     """The API with a partner's key: of the environment, or of a local partner."""
     target = find_target(stack_name)
     return Api(target.api_url, target.api_key(tenant_name))
+
+
+def no_such_job(job_id: str, tenant: str | None) -> str:
+    """That nobody has it, as far as was looked."""
+    whose = tenant or "a tenant that has a key (another is named by --tenant)"
+    return f"there is no job {job_id} of {whose}"
+
+
+def require_model(name: str, target: Target) -> None:
+    """A slip of the pen would be done, and do nothing. Raises click.ClickException."""
+    known = sorted(target.catalogue().models)
+    if name in known:
+        return
+    near = get_close_matches(name, known)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(known)}"
+    which = "the catalogue" if target.local else "the catalogue that is packaged here"
+    raise click.ClickException(f"{which} has no model {name!r}; {hint if known else 'it has none'}")
 
 
 def json_option(name: str, text: str | bytes) -> Any:

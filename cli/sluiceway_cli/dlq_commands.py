@@ -194,8 +194,7 @@ def resubmit(
 def _job(target: Target, job_id: str, tenant: str | None) -> Job:
     job = target.find_job(job_id, tenant)
     if job is None:
-        whose = tenant or "a tenant that has a key (another is named by --tenant)"
-        raise click.ClickException(f"there is no job {job_id} of {whose}")
+        raise click.ClickException(console.no_such_job(job_id, tenant))
     return job
 
 

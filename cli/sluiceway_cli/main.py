@@ -4,6 +4,7 @@ import contextlib
 import json
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,17 @@ from botocore.exceptions import BotoCoreError, ClientError
 from rich.console import Console
 from sluiceway.domain.api_key import SCOPES
 from sluiceway.domain.errors import SluicewayError
+from sluiceway.domain.job import LANES
 
-from sluiceway_cli import audit_commands, cache_commands, console, dlq_commands, progress
+from sluiceway_cli import (
+    audit_commands,
+    cache_commands,
+    console,
+    dlq_commands,
+    moves,
+    pause_commands,
+    progress,
+)
 from sluiceway_cli import keys as key_making
 from sluiceway_cli.api import Api
 from sluiceway_cli.target import Target, find_target
@@ -103,7 +113,7 @@ def wait_for_job(
 
 @cli.group()
 def jobs() -> None:
-    """Look at jobs, and cancel them."""
+    """Look at jobs, cancel them, and move them to another lane."""
 
 
 @jobs.command("show")
@@ -144,6 +154,45 @@ def cancel_job(stack: str | None, job_id: str, tenant: str | None, as_json: bool
         console.print_job(job, as_json=as_json)
 
 
+@jobs.command("move")
+@click.argument("job_id", nargs=-1, required=True, callback=console.job_id)
+@click.option("--lane", type=click.Choice(LANES), required=True)
+@console.owner
+@console.stack
+@console.as_json
+@click.pass_obj
+def move_jobs(
+    stack: str | None,
+    job_id: tuple[str, ...],
+    lane: str,
+    tenant: str | None,
+    as_json: bool,  # noqa: FBT001
+) -> None:
+    """Move JOB_ID, as an operator, to another lane while it is open; again changes nothing.
+
+    One that can't be moved never blocks the rest. It ends with 1 then.
+    """
+    with console.errors_told(as_json=as_json):
+        target = find_target(stack)
+        queue = target.queue  # made before a write that is followed by a send
+        outcomes = []
+        for one in dict.fromkeys(job_id):
+            job = target.find_job(one, tenant)
+            if job is None:
+                outcome = moves.Outcome(one, "refused", console.no_such_job(one, tenant))
+            else:
+                outcome = moves.move(job, lane, jobs=target.jobs, queue=queue, clock=target.clock)
+            if outcome.outcome == "moved":
+                target.record("job.move", f"job:{one}")
+            if not as_json:
+                click.echo(f"{one}  {outcome.outcome}: {outcome.reason}")
+            outcomes.append(outcome)
+        if as_json:
+            console.print_json({"outcomes": [asdict(outcome) for outcome in outcomes]})
+        if any(outcome.outcome == "refused" for outcome in outcomes):
+            sys.exit(console.EXIT_REFUSED)
+
+
 def _open(target: Target, job_id: str, tenant: str | None) -> bool:
     """Whether the job may still be cancelled, as far as we may know."""
     with contextlib.suppress(ClientError, BotoCoreError, SluicewayError):
@@ -155,6 +204,8 @@ def _open(target: Target, job_id: str, tenant: str | None) -> bool:
 cli.add_command(dlq_commands.group)
 cli.add_command(cache_commands.group)
 cli.add_command(audit_commands.audit)
+cli.add_command(pause_commands.pause)
+cli.add_command(pause_commands.resume)
 
 
 # ------------------------------------------------------------------------------------ keys

@@ -4,6 +4,8 @@ import json
 import os
 import random
 import secrets
+import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
@@ -17,6 +19,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from sluiceway.adapters.dynamodb import Table, to_item
 from sluiceway.adapters.dynamodb_audit import DynamoDBAudit
 from sluiceway.adapters.dynamodb_cache import DynamoDBCache
+from sluiceway.adapters.dynamodb_gates import DynamoDBGates
 from sluiceway.adapters.dynamodb_jobs import DynamoDBJobs, TableNames
 from sluiceway.adapters.dynamodb_partner_keys import DynamoDBPartnerKeys
 from sluiceway.adapters.dynamodb_rates import DynamoDBRates
@@ -31,6 +34,8 @@ from sluiceway.http import rfc3339
 from sluiceway.ports import (
     AuditLog,
     Clock,
+    Gates,
+    JobQueue,
     JobStore,
     PartnerKeys,
     PayloadStore,
@@ -41,6 +46,7 @@ from sluiceway.usecases.submit_job import Submitter
 
 from sluiceway_cli.dead_letters import DeadLetters
 from sluiceway_cli.dlq import Operator
+from sluiceway_cli.pauses import Lane, find_lane
 from sluiceway_cli.records import Recorder, local_actor
 
 LOCAL_FILE = Path(".sluiceway/local.json")
@@ -77,6 +83,8 @@ class Target:
     local: bool = False
     """The stack of this folder."""
     clock: Clock = field(default_factory=SystemClock)
+    pause: Callable[[float], None] = time.sleep
+    """Waits that many seconds."""
 
     @property
     def can_read_tables(self) -> bool:
@@ -204,6 +212,30 @@ class Target:
         """The jobs, for operators."""
         return DynamoDBJobs(self._table, self._names, self.cache, clock=self.clock)
 
+    @cached_property
+    def gates(self) -> Gates:
+        """Who may call a vendor's model."""
+        return DynamoDBGates(self._table, self._output("CoordinationTableName"))
+
+    @cached_property
+    def queue(self) -> JobQueue:
+        """The lanes."""
+        # A send that was decided ends within 3 s, and is tried once (adapters/sqs_queue.py).
+        once = Config(
+            connect_timeout=0.5,
+            read_timeout=1.5,
+            retries={"mode": "standard", "total_max_attempts": 1},
+        )
+        return SQSJobQueue(self.client("sqs", once), self._lane_urls)
+
+    def lane(self, name: str) -> Lane:
+        """The event source mapping of a lane. Raises ValueError."""
+        attributes = self.client("sqs").get_queue_attributes(
+            QueueUrl=self._lane_urls[name], AttributeNames=["QueueArn"]
+        )["Attributes"]
+        function = self._output("RunJobFunctionName")
+        return find_lane(self.client("lambda"), function=function, queue_arn=attributes["QueueArn"])
+
     def operator(self) -> Operator:
         """What the commands on the dead-letter queue work with."""
         # Ctrl-C waits for a receive's answer (dead_letters.py), so that is soon given up.
@@ -213,12 +245,6 @@ class Target:
 
     def submitter(self) -> Submitter:
         """What an operator's submit works with."""
-        # A send that was decided ends within 3 s, and is tried once (adapters/sqs_queue.py).
-        once = Config(
-            connect_timeout=0.5,
-            read_timeout=1.5,
-            retries={"mode": "standard", "total_max_attempts": 1},
-        )
         return Submitter(
             catalogue=self.catalogue(),
             jobs=self.jobs,
@@ -226,7 +252,7 @@ class Target:
             payloads=self.payloads,
             state=self.state,
             rates=DynamoDBRates(self._table, self._output("CoordinationTableName")),
-            queue=SQSJobQueue(self.client("sqs", once), self._lane_urls),
+            queue=self.queue,
             clock=self.clock,
             randomness=secrets.token_bytes,
             rand=random.random,

@@ -333,7 +333,9 @@ def test_ten_raises_of_a_lane_move_the_job_once(store: Store) -> None:
 def test_raise_of_a_lane_and_start_at_once_are_both_written(store: Store) -> None:
     job = store.submit(a_job(lane="batch"))
 
-    raised, started = at_once(lambda: store.jobs.move_lane(job, "interactive"), lambda: start(store, job))
+    raised, started = at_once(
+        lambda: store.jobs.move_lane(job, "interactive"), lambda: start(store, job)
+    )
 
     assert raised
     assert isinstance(started, Started)

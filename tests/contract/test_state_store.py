@@ -254,9 +254,7 @@ def test_pauses_leave_epochs_and_degraded_mode_alone(store: Store) -> None:
     store.state.pause_tenant("globex")
     store.state.resume_tenant("globex")
 
-    assert store.state.read() == ServiceState(
-        {"tenant:acme": NOW_MS}, NOW_MS, frozenset({"acme"})
-    )
+    assert store.state.read() == ServiceState({"tenant:acme": NOW_MS}, NOW_MS, frozenset({"acme"}))
 
 
 def test_pause_is_seen_by_others_when_their_copy_has_lived(

@@ -1,8 +1,8 @@
 """Gates and rooms in DynamoDB (port Gates).
 
 Coordination rows, by `coordination_key`:
-    gate#<vendor>#<vendor model>        the attributes of domain.gate.Gate, and `paused_by`, a token of
-                                        the last call that paused or resumed it
+    gate#<vendor>#<vendor model>        the attributes of domain.gate.Gate, and `paused_by`, a token
+                                        of the last call that paused or resumed it
     gate#<vendor>#<vendor model>#<n>    the other shards of a gate that is hotter than a partition
     running#<vendor>                    for each room a map: token of a worker -> when it has left
 """

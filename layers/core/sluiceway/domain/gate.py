@@ -26,7 +26,7 @@ PAUSE_LOOK_MS = 30_000
 """When a job behind a pause looks again, at the earliest."""
 
 PAUSED_SHARDS = 8
-"""Rows that a pause writes at least, so that a higher rate, which splits the gate, doesn't end it."""
+"""Rows that a pause writes at least: a higher rate may split the gate meanwhile."""
 
 COOL_DOWN_MS = 10_000
 """After a 429 or an overload without a Retry-After."""
@@ -219,7 +219,6 @@ class Gate:
         if not self.probing:
             return replace(self, failures=0)
         return replace(self, version=self.version + 1, failures=0, probing=False, closed_until_ms=0)
-
 
     def pause(self) -> "Gate":
         """Nobody calls until somebody resumes it; earlier slots count no more."""

@@ -1,0 +1,102 @@
+"""Pauses: a lane by its event source mapping, a model by its gate, a tenant by the state row."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from botocore.exceptions import ClientError
+from sluiceway.domain import gate
+from sluiceway.domain.catalogue import Catalogue, Model
+from sluiceway.domain.gate import Limits
+from sluiceway.ports import Clock, Gates
+
+LOOK_EVERY_S = 1.0
+"""At a mapping that changes."""
+
+
+# ------------------------------------------------------------------------------------ lanes
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """A lane's mapping: what has the queue read for the function."""
+
+    functions: Any
+    """A client of Lambda."""
+    mapping_id: str
+
+    def state(self) -> str:
+        """`Enabled`, `Disabled`, or one that ends in `ing` while it changes."""
+        answer = self.functions.get_event_source_mapping(UUID=self.mapping_id)
+        return str(answer["State"])
+
+    def enable(self, enabled: bool) -> None:  # noqa: FBT001
+        """Begins the change, unless another change is under way."""
+        try:
+            self.functions.update_event_source_mapping(UUID=self.mapping_id, Enabled=enabled)
+        except ClientError as error:
+            if error.response["Error"]["Code"] != "ResourceInUseException":
+                raise
+
+
+def find_lane(functions: Any, *, function: str, queue_arn: str) -> Lane:
+    """The mapping from the queue to the function. Raises ValueError when there isn't just one."""
+    answer = functions.list_event_source_mappings(FunctionName=function, EventSourceArn=queue_arn)
+    found = [one["UUID"] for one in answer["EventSourceMappings"]]
+    if len(found) != 1:
+        raise ValueError(f"{function} has {len(found)} event source mappings of {queue_arn}, not 1")
+    return Lane(functions, found[0])
+
+
+def switch_lane(
+    lane: Lane, *, enabled: bool, timeout_s: float, clock: Clock, pause: Callable[[float], None]
+) -> tuple[str, bool]:
+    """Enables or disables the mapping, and waits for it.
+
+    Gives the state at the end, which changes still when the time was too short, and whether it was
+    to be changed at all.
+    """
+    wanted, under_way = ("Enabled", "Enabling") if enabled else ("Disabled", "Disabling")
+    ends_ms = clock.now_ms() + timeout_s * 1000
+    state = lane.state()
+    changed = state not in {wanted, under_way}
+    asked = False
+    while state != wanted:
+        if not asked and not state.endswith("ing"):  # a mapping that changes can't be changed
+            lane.enable(enabled)
+            asked = True
+        elif clock.now_ms() >= ends_ms:
+            break
+        else:
+            pause(LOOK_EVERY_S)
+        state = lane.state()
+    return state, changed
+
+
+# ------------------------------------------------------------------------------------ models
+
+
+def gate_of(model: Model) -> tuple[str, Limits]:
+    """Key and limits of the model's gate."""
+    return gate.key_of(model.vendor, model.vendor_model), Limits.of(model)
+
+
+def sharing(name: str, catalogue: Catalogue) -> list[str]:
+    """The other models of this one's gate."""
+    key, _ = gate_of(catalogue.models[name])
+    return sorted(
+        other
+        for other, model in catalogue.models.items()
+        if other != name and gate_of(model)[0] == key
+    )
+
+
+def paused_models(catalogue: Catalogue, gates: Gates, *, now_ms: int) -> list[str]:
+    """The catalogue's models whose gates are paused."""
+    names: dict[str, list[str]] = {}
+    for name, model in catalogue.models.items():
+        names.setdefault(gate_of(model)[0], []).append(name)
+    shut = {key: gates.shut(key, now_ms=now_ms) for key in names}
+    return sorted(
+        name for key, those in names.items() for name in those if (one := shut[key]) and one.paused
+    )
