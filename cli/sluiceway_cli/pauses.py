@@ -30,13 +30,15 @@ class Lane:
         answer = self.functions.get_event_source_mapping(UUID=self.mapping_id)
         return str(answer["State"])
 
-    def enable(self, enabled: bool) -> None:  # noqa: FBT001
-        """Begins the change, unless another change is under way."""
+    def enable(self, enabled: bool) -> bool:  # noqa: FBT001
+        """Begins the change; False when another change is under way."""
         try:
             self.functions.update_event_source_mapping(UUID=self.mapping_id, Enabled=enabled)
         except ClientError as error:
             if error.response["Error"]["Code"] != "ResourceInUseException":
                 raise
+            return False
+        return True
 
 
 def find_lane(functions: Any, *, function: str, queue_arn: str) -> Lane:
@@ -62,14 +64,12 @@ def switch_lane(
     changed = state not in {wanted, under_way}
     asked = False
     while state != wanted:
-        if not asked and not state.endswith("ing"):  # a mapping that changes can't be changed
-            lane.enable(enabled)
-            asked = True
-        elif clock.now_ms() >= ends_ms:
-            break
-        else:
-            pause(LOOK_EVERY_S)
+        # A mapping that changes can't be changed.
+        asked = asked or (not state.endswith("ing") and lane.enable(enabled))
         state = lane.state()
+        if state == wanted or clock.now_ms() >= ends_ms:
+            break
+        pause(LOOK_EVERY_S)
     return state, changed
 
 
