@@ -259,3 +259,21 @@ def test_api_answers_before_the_gateway_gives_up() -> None:
 
     assert stack.properties("ApiFunction")["Timeout"] <= waits_s
     assert stack.properties("AuthorizeFunction")["Timeout"] < waits_s
+
+
+# ------------------------------------------------------------------------------------ pauses
+
+
+def test_deploy_ends_no_pause_of_a_lane() -> None:
+    # A pause disables the mapping by Lambda's API: what the template doesn't set stays as it is.
+    mappings = render().of_type("AWS::Lambda::EventSourceMapping")
+
+    of_lanes = {
+        name: of
+        for name, of in mappings.items()
+        if of["EventSourceArn"]["Fn::GetAtt"][0] in LANES
+        and of["FunctionName"] == {"Ref": "RunJobFunction"}
+    }
+
+    assert len(of_lanes) == len(LANES)
+    assert [name for name, of in of_lanes.items() if "Enabled" in of] == []
