@@ -31,7 +31,9 @@ def move(job: Job, lane: str, *, jobs: JobStore, queue: JobQueue, clock: Clock) 
         if job.lane != lane:
             return Outcome(job.job_id, "refused", f"somebody moved it to {job.lane} meanwhile")
     now_ms = clock.now_ms()
-    waits = job.parked or (job.not_before_epoch_ms or 0) > now_ms
+    # A parked job whose time has come has a message again, which the sweeper sent to the old lane.
+    parked = job.parked and job.resends == 0
+    waits = parked or (job.not_before_epoch_ms or 0) > now_ms
     if waits or job.status is JobStatus.PROCESSING:
         return Outcome(job.job_id, "moved", "its next message goes there")
     in_time = now_ms - decided_ms <= SEND_STARTS_WITHIN_MS

@@ -15,7 +15,7 @@ from tests.fakes.in_memory import InMemoryCache, InMemoryPayloads, InMemoryState
 if TYPE_CHECKING:
     from tests.fakes.in_memory import FakeClock, World
 
-ACTION = r"(?:cache|key|dlq|job)\.[a-z]+"
+ACTION = r"(?:cache|key|dlq|job|pause)\.[a-z]+"
 
 
 def test_members_of_an_entry_are_documented(world: World, clock: FakeClock) -> None:
@@ -35,4 +35,4 @@ def test_actions_on_record_are_documented() -> None:
     documented = first_column(OPERATIONS, "Audit records")
 
     assert named == {name for name in documented if re.fullmatch(ACTION, name)}
-    assert {"cache.invalidate", "key.create", "dlq.redrive", "job.cancel"} <= named
+    assert {"cache.invalidate", "key.create", "dlq.redrive", "job.cancel", "pause.end"} <= named

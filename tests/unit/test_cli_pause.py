@@ -435,15 +435,22 @@ def started(**members: Any) -> Job:
     )
 
 
+def parked(not_before_ms: int, *, resends: int = 0) -> Job:
+    job = transitions.parked(a_job(), not_before_ms=not_before_ms)
+    return replace(job, resends=resends)
+
+
 @pytest.mark.parametrize(
     ("job", "sends"),
     [
-        (transitions.parked(a_job(), not_before_ms=NOW_MS - 1), 0),
+        (parked(NOW_MS), 0),
+        (parked(NOW_MS + 1, resends=1), 0),
+        (parked(NOW_MS, resends=1), 1),
         (started(), 0),
         (retrying(started(), delay_ms=1), 0),
         (retrying(started(), delay_ms=0), 1),
     ],
-    ids=["parked", "processing", "retrying later", "retrying now"],
+    ids=["parked", "parked again", "sent again", "processing", "retrying later", "retrying now"],
 )
 def test_job_that_another_message_comes_for_is_moved_without_one(
     desk: Desk, job: Job, sends: int
