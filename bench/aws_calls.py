@@ -450,7 +450,7 @@ class _Interrupted:
         return self.vendors.call(call)
 
 
-class _Epochs:
+class _State:
     """The process's copy of the service's state, as old as a path wants it (port StateStore)."""
 
     def __init__(self, state: StateStore) -> None:
@@ -521,14 +521,19 @@ class Gateway:
         self._authorize, self._api, self._run = map(function, ("authorize", "api", "run_job"))
         self._authorize_deps = bootstrap.authorize_deps()
         deps = bootstrap.api_deps()
-        self._epochs = _Epochs(deps.submitter.state)
-        submitter = replace(deps.submitter, catalogue=catalogue, state=self._epochs)
+        self._api_state = _State(deps.submitter.state)
+        submitter = replace(deps.submitter, catalogue=catalogue, state=self._api_state)
         self._api_deps = replace(deps, submitter=submitter)
         run_deps = bootstrap.run_deps()
+        self._run_state = _State(run_deps.worker.state)
         # Without jitter a retry is due at once.
         # One call in ten is a sample, and samples are read every 30 s: told apart from the count.
         worker = replace(
-            run_deps.worker, catalogue=catalogue, rand=lambda: 0.0, latencies=_KnownLatencies()
+            run_deps.worker,
+            catalogue=catalogue,
+            rand=lambda: 0.0,
+            latencies=_KnownLatencies(),
+            state=self._run_state,
         )
         self._run_deps = replace(run_deps, worker=worker)
 
@@ -543,11 +548,12 @@ class Gateway:
         body = {"fault": fault, "match": prompt[:12], **times}
         self._simulator.control("POST /_control/faults", body)
 
-    def forget_epochs(self) -> None:
-        """The next submit reads them, as each process does after 5 s."""
+    def forget_state(self) -> None:
+        """The next submit and run read the state, as each process does after 5 s."""
         coordination = self._local.outputs["CoordinationTableName"]
-        table = Table(boto3.client("dynamodb"))
-        self._epochs.grow_old(DynamoDBState(table, coordination, clock=bootstrap.SystemClock()))
+        for state in (self._api_state, self._run_state):
+            table = Table(boto3.client("dynamodb"))
+            state.grow_old(DynamoDBState(table, coordination, clock=bootstrap.SystemClock()))
 
     def authorize(self) -> None:
         """What API Gateway asks on a miss of its policy cache."""
@@ -758,7 +764,7 @@ def hit(gateway: Gateway, *, big: bool = False) -> list[Call]:
 def hit_after_a_while(gateway: Gateway) -> list[Call]:
     """As `hit`, and the process's copy of the epochs is older than 5 s."""
     prompt, _ = _completed(gateway, big=False)
-    gateway.forget_epochs()
+    gateway.forget_state()
     with gateway.counting() as calls:
         gateway.submit(prompt, status=200)
     return calls
@@ -859,11 +865,13 @@ def fetch_hit(gateway: Gateway, *, big: bool = False) -> list[Call]:
     return calls
 
 
-def run(gateway: Gateway, *, big: bool = False) -> list[Call]:
+def run(gateway: Gateway, *, big: bool = False, copy_is_old: bool = False) -> list[Call]:
     """The first attempt at new work succeeds."""
     prompt = gateway.prompt()
     _answer(gateway, prompt, big=big)
     record = gateway.receive(gateway.submit(prompt))
+    if copy_is_old:
+        gateway.forget_state()
     with gateway.counting() as calls:
         gateway.deliver(record)
     return calls
@@ -1008,6 +1016,11 @@ PATHS: tuple[tuple[str, int | None, Drive], ...] = (
     ("get, hit, big result", 2, lambda gateway: fetch_hit(gateway, big=True)),
     ("run, first attempt succeeds", 5, run),
     ("run, first attempt succeeds, big result", 6, lambda gateway: run(gateway, big=True)),
+    (
+        "run, first attempt succeeds, state older than 5 s",
+        None,
+        lambda gateway: run(gateway, copy_is_old=True),
+    ),
     ("run, first attempt succeeds, key leased before", 5, run_known_key),
     ("run, refresh", 5, run_refresh),
     ("run, completes from the cache", None, run_from_cache),
