@@ -894,15 +894,15 @@ def test_resume_is_seen_by_who_saw_the_pause_within_a_second(place: Place) -> No
 
 def test_resume_opens_nothing_that_the_vendor_closed(place: Place) -> None:
     gates = place.gates()
-    used = ticket(gates)
-    gates.pause(KEY, PER_SECOND)
-    close(gates, used, wait_ms=20_000)  # of a call that was under way
+    used = ticket(gates, limits=BOTH)
+    gates.pause(KEY, BOTH)
+    close(gates, used, limits=BOTH, wait_ms=20_000)  # of a call that was under way
 
-    resume(gates)
+    resume(gates, limits=BOTH)
 
     assert place.gates().shut(KEY, now_ms=NOW_MS) == Shut(NOW_MS + 20_000)
-    assert slot(place.gates(), at_ms=20_000) == 20_000
-    assert slot(place.gates(), at_ms=20_000) == 21_000
+    slots = [slot(place.gates(), at_ms=20_000, limits=BOTH) for _ in range(3)]
+    assert slots == [20_000, 21_000, 22_000]
 
 
 @pytest.mark.parametrize("limits", [PER_SECOND, UNLIMITED], ids=str)
