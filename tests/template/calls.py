@@ -342,8 +342,10 @@ def _run_all_verbs(recorder: _Recorder, session: boto3.Session) -> None:
     queue = recorder.port("queue", run.queue)
     for lane in ("interactive", "batch"):
         queue.give_back(lane, "no-such-receipt", 1.0)
-    with suppress(VendorError):  # nobody listens there; but the vendor's key was read
-        recorder.port("vendors", run.worker.vendors).call(_call())
+    vendors = recorder.port("vendors", run.worker.vendors)
+    vendors.prepare(_call().vendor)  # reads the vendor's key
+    with suppress(VendorError):  # nobody listens there
+        vendors.call(_call())
     run.worker.vendors.close()
 
     _run_verbs_of_refreshes(recorder, run)
