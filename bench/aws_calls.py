@@ -33,12 +33,21 @@ from typing import Any
 import boto3
 from sluiceway import bootstrap
 from sluiceway.adapters.dynamodb import Table
+from sluiceway.adapters.dynamodb_backlog import DynamoDBBacklogs
 from sluiceway.adapters.dynamodb_state import DynamoDBState
 from sluiceway.domain import catalogue as catalogues
 from sluiceway.domain import ids
+from sluiceway.domain.backlog import Backlog
 from sluiceway.domain.catalogue import Vendor
 from sluiceway.domain.counters import shard_caps
-from sluiceway.ports import ServiceState, StateStore, VendorAnswer, VendorCall, VendorClient
+from sluiceway.ports import (
+    Backlogs,
+    ServiceState,
+    StateStore,
+    VendorAnswer,
+    VendorCall,
+    VendorClient,
+)
 from sluiceway_local import deploy, emulator, processes, stack
 from sluiceway_local.simulator import Simulator
 from sluiceway_local.state import LocalStack
@@ -495,6 +504,29 @@ class _KnownLatencies:
         """See Latencies."""
 
 
+class _Picture:
+    """The process's copy of the picture of the backlog, as old as a path wants it (Backlogs)."""
+
+    def __init__(self, backlogs: Backlogs) -> None:
+        """Read on the first look."""
+        self._backlogs = backlogs
+        self._copy: Backlog | None = None
+
+    def read(self) -> Backlog:
+        """See Backlogs."""
+        if self._copy is None:
+            self._copy = self._backlogs.read()
+        return self._copy
+
+    def grow_old(self, backlogs: Backlogs) -> None:
+        """The next look reads the row, with an adapter that knows nothing yet."""
+        self._backlogs, self._copy = backlogs, None
+
+    def write(self, backlog: Backlog) -> None:
+        """See Backlogs."""
+        self._backlogs.write(backlog)
+
+
 Record = dict[str, Any]
 """One record of an SQS event."""
 
@@ -522,7 +554,10 @@ class Gateway:
         self._authorize_deps = bootstrap.authorize_deps()
         deps = bootstrap.api_deps()
         self._api_state = _State(deps.submitter.state)
-        submitter = replace(deps.submitter, catalogue=catalogue, state=self._api_state)
+        self._picture = _Picture(deps.submitter.backlogs)
+        submitter = replace(
+            deps.submitter, catalogue=catalogue, state=self._api_state, backlogs=self._picture
+        )
         self._api_deps = replace(deps, submitter=submitter)
         run_deps = bootstrap.run_deps()
         self._run_state = _State(run_deps.worker.state)
@@ -554,6 +589,12 @@ class Gateway:
         for state in (self._api_state, self._run_state):
             table = Table(boto3.client("dynamodb"))
             state.grow_old(DynamoDBState(table, coordination, clock=bootstrap.SystemClock()))
+
+    def forget_picture(self) -> None:
+        """The next look at a place reads it, as each process does after 2 s."""
+        coordination = self._local.outputs["CoordinationTableName"]
+        table, clock = Table(boto3.client("dynamodb")), bootstrap.SystemClock()
+        self._picture.grow_old(DynamoDBBacklogs(table, coordination, clock=clock))
 
     def authorize(self) -> None:
         """What API Gateway asks on a miss of its policy cache."""
@@ -848,6 +889,15 @@ def fetch_open(gateway: Gateway) -> list[Call]:
     return calls
 
 
+def fetch_open_after_a_while(gateway: Gateway) -> list[Call]:
+    """As `fetch_open`, and the process's copy of the picture of the backlog is older than 2 s."""
+    job_id = gateway.submit(gateway.prompt())
+    gateway.forget_picture()
+    with gateway.counting() as calls:
+        gateway.fetch(job_id, status="queued")
+    return calls
+
+
 def fetch_completed(gateway: Gateway, *, big: bool = False) -> list[Call]:
     """A partner gets the result."""
     _, job_id = _completed(gateway, big=big)
@@ -1010,6 +1060,7 @@ PATHS: tuple[tuple[str, int | None, Drive], ...] = (
     ("submit, claim of an ended job", None, duplicate_of_ended),
     ("submit, refused by the in-flight cap", None, capped_submit),
     ("get, open job", 1, fetch_open),
+    ("get, open job, picture older than 2 s", 2, fetch_open_after_a_while),
     ("get, completed job", 1, fetch_completed),
     ("get, completed job, big result", 2, lambda gateway: fetch_completed(gateway, big=True)),
     ("get, hit", 1, fetch_hit),

@@ -42,6 +42,10 @@ class Api:
         """The accepted job, the open one that it is the same as, or the cache hit."""
         return self._json("POST", "jobs", json=body)
 
+    def dry_run(self, body: dict[str, Any]) -> dict[str, Any]:
+        """What the submit would get."""
+        return self._json("POST", "jobs", json=body, params={"dry_run": "true"})
+
     def job(self, job_id: str) -> dict[str, Any]:
         """The job as it is now."""
         return self._json("GET", f"jobs/{job_id}")

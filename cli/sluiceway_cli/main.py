@@ -53,6 +53,7 @@ def cli() -> None:
 @click.option("--deadline-s", type=int)
 @click.option("--wait", is_flag=True, help="Wait until the job has ended.")
 @click.option("--timeout", default=600.0, show_default=True, help="Seconds to wait at most.")
+@click.option("--dry-run", is_flag=True, help="Only say what the submit would get.")
 @console.tenant
 @console.stack
 @console.as_json
@@ -66,6 +67,7 @@ def submit(
     options: str | None,
     wait: bool,  # noqa: FBT001 - click passes options by name
     timeout: float,
+    dry_run: bool,  # noqa: FBT001
     tenant: str | None,
     as_json: bool,  # noqa: FBT001
     **optional: Any,
@@ -75,12 +77,18 @@ def submit(
     PROMPT is text; --input takes {"messages": [...]} instead; without either, standard input is
     the text.
     """
+    if dry_run and wait:
+        raise click.UsageError("--dry-run makes no job to --wait for.")
     with console.errors_told(as_json=as_json):
         api = console.partner_api(stack, tenant)
         body: dict[str, Any] = {"model": model, "input": _input(prompt, input_file)}
         if options is not None:
             body["options"] = console.json_option("--options", options)
         body |= {name: value for name, value in optional.items() if value is not None}
+        if dry_run:
+            told = api.dry_run(body)
+            console.print_json(told) if as_json else console.print_fields(told)
+            return
         job = api.submit(body)
         if wait:
             job = _wait(api, job, timeout, as_json=as_json)

@@ -96,7 +96,9 @@ def paused_models(catalogue: Catalogue, gates: Gates, *, now_ms: int) -> list[st
     names: dict[str, list[str]] = {}
     for name, model in catalogue.models.items():
         names.setdefault(gate_of(model)[0], []).append(name)
-    shut = {key: gates.shut(key, now_ms=now_ms) for key in names}
     return sorted(
-        name for key, those in names.items() for name in those if (one := shut[key]) and one.paused
+        name
+        for key, those in names.items()
+        if gates.look(key, now_ms=now_ms).paused
+        for name in those
     )

@@ -18,6 +18,7 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 from sluiceway.adapters.dynamodb import Table, to_item
 from sluiceway.adapters.dynamodb_audit import DynamoDBAudit
+from sluiceway.adapters.dynamodb_backlog import DynamoDBBacklogs
 from sluiceway.adapters.dynamodb_cache import DynamoDBCache
 from sluiceway.adapters.dynamodb_gates import DynamoDBGates
 from sluiceway.adapters.dynamodb_jobs import DynamoDBJobs, TableNames
@@ -252,6 +253,9 @@ class Target:
             payloads=self.payloads,
             state=self.state,
             rates=DynamoDBRates(self._table, self._output("CoordinationTableName")),
+            backlogs=DynamoDBBacklogs(
+                self._table, self._output("CoordinationTableName"), clock=self.clock
+            ),
             queue=self.queue,
             clock=self.clock,
             randomness=secrets.token_bytes,

@@ -21,13 +21,21 @@ from sluiceway.domain.errors import (
 from sluiceway.domain.freshness import CacheEntry, Freshness
 from sluiceway.domain.payload import Payload
 from sluiceway.domain.request import MAX_BODY_BYTES, parse_invalidation, parse_submit
-from sluiceway.http import Reply, hit_reply, invalidated_reply, job_reply, problem, with_rate
+from sluiceway.http import (
+    Reply,
+    dry_run_reply,
+    hit_reply,
+    invalidated_reply,
+    job_reply,
+    problem,
+    with_rate,
+)
 from sluiceway.telemetry import trace_header
 from sluiceway.usecases.authorize import Caller
 from sluiceway.usecases.cancel_job import cancel_job
 from sluiceway.usecases.get_job import get_job
 from sluiceway.usecases.invalidate_cache import Invalidation, invalidate_cache
-from sluiceway.usecases.submit_job import Hit, Origin, submit_job
+from sluiceway.usecases.submit_job import Hit, Origin, dry_run, submit_job
 
 _JSON_TYPES = frozenset(
     {"", "application/json", "application/octet-stream", "application/x-www-form-urlencoded"}
@@ -71,10 +79,23 @@ def post_job() -> Response[str]:
     deps = _deps()
     caller = _caller()
     caller.require("submit")
-    _refuse_unknown_parameters()
+    only_asks = _dry_run()
     request = parse_submit(_body(), local=deps.local)
     correlation_id = _correlation_id()
     origin = Origin(app.context["request_id"], correlation_id, trace_header())
+    if only_asks:
+        run = dry_run(request, caller, origin, deps.submitter)
+        return _response(
+            dry_run_reply(
+                run.job,
+                now_ms=run.at_ms,
+                tokens=run.tokens,
+                cost_nanos=run.cost_nanos,
+                place=run.place,
+                deduplicated=run.deduplicated,
+                hit=None if run.hit is None else (run.hit.entry, run.hit.freshness),
+            )
+        )
     try:
         outcome = submit_job(request, caller, origin, deps.submitter)
     except CacheMissError:
@@ -106,6 +127,7 @@ def post_job() -> Response[str]:
                 base_path=_base_path(),
                 now_ms=deps.submitter.clock.now_ms(),
                 deduplicated=outcome.deduplicated,
+                place=outcome.place,
             ),
             outcome.rate,
         )
@@ -134,6 +156,7 @@ def get_one_job(job_id: str) -> Response[str]:
         cache=deps.submitter.cache,
         state=deps.submitter.state,
         payloads=deps.submitter.payloads,
+        backlogs=deps.submitter.backlogs,
         clock=deps.submitter.clock,
     )
     found = fetched.found
@@ -146,6 +169,7 @@ def get_one_job(job_id: str) -> Response[str]:
         base_path=_base_path(),
         now_ms=fetched.at_ms,
         fallback=fetched.fallback,
+        place=fetched.place,
     )
     if fetched.fallback is not None and reply.too_large:
         reply = reply.without_fallback()
@@ -287,12 +311,24 @@ def _correlation_id() -> str:
     return given
 
 
-def _refuse_unknown_parameters() -> None:
+def _refuse_unknown_parameters(*known: str) -> None:
     """A parameter that we don't know may change what the client expects, so it isn't ignored."""
     given = app.current_event.raw_event.get("queryStringParameters") or {}
-    if given:
-        names = ", ".join(sorted(name[:32] for name in given))
+    unknown = given.keys() - known
+    if unknown:
+        names = ", ".join(sorted(name[:32] for name in unknown))
         raise InvalidRequestError(f"This path takes no parameter {names}.")
+
+
+def _dry_run() -> bool:
+    """Whether the submit only asks what it would get."""
+    _refuse_unknown_parameters("dry_run")
+    raw = app.current_event.raw_event
+    one = (raw.get("queryStringParameters") or {}).get("dry_run", "false")
+    values = (raw.get("multiValueQueryStringParameters") or {}).get("dry_run") or [one]
+    if len(values) != 1 or values[0] not in {"true", "false"}:
+        raise InvalidRequestError("dry_run is true or false.")
+    return bool(values[0] == "true")
 
 
 def _base_path() -> str:

@@ -17,6 +17,7 @@ from sluiceway.adapters import valkey_cache
 from tests.contract.harness import InMemoryRows, Store, make_tables, store_on
 from tests.fakes.in_memory import (
     InMemoryAudit,
+    InMemoryBacklogs,
     InMemoryCache,
     InMemoryDueJobs,
     InMemoryJobs,
@@ -122,6 +123,7 @@ def store(request: pytest.FixtureRequest, clock: FakeClock, world: World) -> Sto
             keys=InMemoryPartnerKeys(world),
             state=InMemoryState(world),
             audit=InMemoryAudit(world),
+            backlogs=InMemoryBacklogs(world),
             rows=InMemoryRows(world),
             clock=clock,
         )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from samtranslator.yaml_helper import yaml_parse
 from sluiceway.adapters.dynamodb import Table, from_item, to_item
 from sluiceway.adapters.dynamodb_audit import DynamoDBAudit
+from sluiceway.adapters.dynamodb_backlog import DynamoDBBacklogs
 from sluiceway.adapters.dynamodb_cache import DynamoDBCache
 from sluiceway.adapters.dynamodb_due_jobs import DynamoDBDueJobs
 from sluiceway.adapters.dynamodb_jobs import DynamoDBJobs, TableNames, _values_of
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from sluiceway.domain.lease import Lease
     from sluiceway.ports import (
         AuditLog,
+        Backlogs,
         DueJobs,
         JobStore,
         PartnerKeys,
@@ -85,6 +87,7 @@ class Store:
     keys: PartnerKeys
     state: StateStore
     audit: AuditLog
+    backlogs: Backlogs
     rows: Rows
     clock: FakeClock
 
@@ -313,6 +316,7 @@ def store_on(
         keys=DynamoDBPartnerKeys(table, tables.partners),
         state=DynamoDBState(table, tables.names.coordination, clock=clock),
         audit=DynamoDBAudit(table, tables.names.jobs),
+        backlogs=DynamoDBBacklogs(table, tables.names.coordination, clock=clock),
         rows=DynamoDBRows(client, tables.names),
         clock=clock,
     )

@@ -11,13 +11,16 @@ from sluiceway.domain import job as transitions
 from sluiceway.domain.catalogue import Catalogue
 from sluiceway.domain.errors import DamagedRowError
 from sluiceway.domain.job import DUE_SHARDS, JobStatus
+from sluiceway.domain.ticket import Ticket
 from sluiceway.ports import DueJob, IndexedJob
 from sluiceway.usecases.sweep_jobs import Sweeper, sweep_jobs
 
 from tests.fakes.examples import a_job, completed, failed, redriven, retrying
 from tests.fakes.in_memory import (
     NOW_MS,
+    InMemoryBacklogs,
     InMemoryGates,
+    InMemoryLatencies,
     InMemoryQueue,
     InMemoryState,
     RecordingTelemetry,
@@ -182,10 +185,31 @@ def test_indexed_gives_every_job_however_far_its_time_is_the_soonest_due_first(
     found = list(store.due_jobs.indexed(SHARD))
 
     assert found == [
-        IndexedJob("queued", "batch", NOW_MS - 1),
-        IndexedJob("queued", "batch", NOW_MS - 2),
-        IndexedJob("queued", "batch", NOW_MS),
+        IndexedJob(
+            status="queued",
+            lane="batch",
+            enqueued_at_epoch_ms=NOW_MS - index,
+            tenant="acme",
+            job_id=a_job(NUMBERS[index]).job_id,
+            model="demo-chat",
+        )
+        for index in (1, 2, 0)
     ]
+
+
+@pytest.mark.parametrize("slot", [None, Ticket(NOW_MS + 400_000, 3)], ids=str)
+def test_indexed_tells_who_waits_until_when_and_who_keeps_a_slot(
+    store: Store, slot: Ticket | None
+) -> None:
+    processing, lease = store.start(submit(store, 0))
+    parked = transitions.gated(processing, not_before_ms=NOW_MS + 400_000, slot=slot)
+    store.jobs.apply(processing, parked, lease=lease)
+
+    (found,) = store.due_jobs.indexed(SHARD)
+
+    assert found.parked
+    assert found.not_before_epoch_ms == NOW_MS + 400_000
+    assert found.slot_at_epoch_ms == (slot.slot_at_ms if slot else None)
 
 
 def test_indexed_tells_the_state_of_a_job(store: Store) -> None:
@@ -348,7 +372,10 @@ def test_damaged_row_is_told_and_keeps_no_other_job_from_the_sweep(
             time_left_ms=lambda: 60_000,
             pause=clock.pause,
             gates=InMemoryGates(World()),
+            latencies=InMemoryLatencies(World()),
             catalogue=Catalogue(),
+            backlogs=InMemoryBacklogs(World()),
+            workers={"interactive": 8, "batch": 2},
         )
     )
 

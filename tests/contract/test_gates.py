@@ -285,7 +285,7 @@ def test_nobody_takes_a_slot_of_a_shut_gate(
     place.put(gate)
 
     assert take(place.gates(), limits=limits, tokens=10) == shut
-    assert place.gates().shut(KEY, now_ms=NOW_MS) == shut
+    assert place.gates().look(KEY, now_ms=NOW_MS).shut(NOW_MS) == shut
     assert place.row() == gate
 
 
@@ -293,11 +293,11 @@ def test_gate_is_open_from_the_moment_that_it_was_closed_until(place: Place) -> 
     place.put(Gate(version=1, closed_until_ms=NOW_MS + 2_000))
 
     assert slot(place.gates(), at_ms=2_000) == 2_000
-    assert place.gates().shut(KEY, now_ms=NOW_MS + 2_000) is None
+    assert place.gates().look(KEY, now_ms=NOW_MS + 2_000).shut(NOW_MS + 2_000) is None
 
 
 def test_gate_that_nobody_used_is_open(place: Place) -> None:
-    assert place.gates().shut(KEY, now_ms=NOW_MS) is None
+    assert place.gates().look(KEY, now_ms=NOW_MS).shut(NOW_MS) is None
 
 
 def test_rate_that_was_refused_comes_back_with_the_time(place: Place) -> None:
@@ -368,7 +368,7 @@ def test_look_of_the_sweeper_is_a_read_a_second(tables: OnDynamoDB) -> None:
     gates = tables.gates()
 
     for at_ms in (0, 500, 999, 1_000):
-        gates.shut(KEY, now_ms=NOW_MS + at_ms)
+        gates.look(KEY, now_ms=NOW_MS + at_ms)
 
     assert tables.calls == {"get_item": 2}
 
@@ -641,7 +641,7 @@ def test_answer_in_between_ends_the_row(place: Place) -> None:
         fail(gates, ticket(gates))
 
     assert place.row().failures == OPEN_AFTER_FAILURES - 1
-    assert gates.shut(KEY, now_ms=NOW_MS + 5_000) is None
+    assert gates.look(KEY, now_ms=NOW_MS + 5_000).shut(NOW_MS + 5_000) is None
 
 
 def test_failures_of_calls_from_before_the_outage_count_once(place: Place) -> None:
@@ -737,7 +737,7 @@ def test_answer_to_a_call_from_before_opens_nothing(place: Place) -> None:
     gates = place.gates()
     before = ticket(gates)
     down(place)
-    gates.shut(KEY, now_ms=NOW_MS + 2_000)
+    gates.look(KEY, now_ms=NOW_MS + 2_000)
 
     gates.worked(KEY, before)
 

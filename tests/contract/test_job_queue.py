@@ -20,9 +20,11 @@ from tests.fakes.examples import a_job
 from tests.fakes.in_memory import (
     NOW_MS,
     FakeClock,
+    InMemoryBacklogs,
     InMemoryDueJobs,
     InMemoryGates,
     InMemoryJobs,
+    InMemoryLatencies,
     InMemoryQueue,
     InMemoryState,
     RecordingTelemetry,
@@ -297,7 +299,10 @@ def test_sqs_message_of_a_sweep_carries_the_submits_trace_without_its_lineage(
             time_left_ms=lambda: 60_000,
             pause=clock.pause,
             gates=InMemoryGates(World()),
+            latencies=InMemoryLatencies(World()),
             catalogue=Catalogue(),
+            backlogs=InMemoryBacklogs(world),
+            workers={"interactive": 8, "batch": 2},
         )
     )
 

@@ -238,3 +238,22 @@ def test_submit_counts_each_tenant_for_itself(store: Store) -> None:
 
     assert isinstance(outcome, Submitted)
     assert store.rows.in_flight("globex") == {0: 1}
+
+
+# ------------------------------------------------------------------------------------ holder
+
+
+def test_holder_is_the_open_job_of_the_same_work(store: Store) -> None:
+    before = store.jobs.holder(a_job(2, job_key=a_job(1).job_key))
+    store.submit(a_job(1))
+
+    assert before is None
+    assert store.jobs.holder(a_job(2, job_key=a_job(1).job_key)) == a_job(1).job_id
+    assert store.jobs.holder(a_job(2)) is None
+
+
+def test_nobody_holds_a_claim_that_has_ended(store: Store) -> None:
+    job = store.submit(a_job(1))
+    store.clock.advance(s=job.deadline_s + 3_601)
+
+    assert store.jobs.holder(a_job(1, job_id="job_another")) is None

@@ -48,6 +48,7 @@ from tests.fakes.examples import (
 )
 from tests.fakes.in_memory import (
     NOW_MS,
+    InMemoryBacklogs,
     InMemoryCache,
     InMemoryJobs,
     InMemoryPayloads,
@@ -664,6 +665,7 @@ def test_submits_that_race_the_holders_end_are_neither_lost_nor_doubled(
                 jobs=store.jobs,
                 cache=store.cache,
                 rates=InMemoryRates(World()),
+                backlogs=InMemoryBacklogs(World()),
                 state=InMemoryState(World()),
                 payloads=payloads,
                 queue=queue,
@@ -843,6 +845,7 @@ class Shelf:
             jobs=self.jobs,
             cache=self.cache,
             rates=InMemoryRates(World()),
+            backlogs=InMemoryBacklogs(World()),
             state=InMemoryState(World()),
             payloads=InMemoryPayloads(World()),
             queue=queue,

@@ -22,6 +22,7 @@ from sluiceway.usecases.submit_job import Accepted, Hit, Origin, Submitter, subm
 from tests.contract.clients import meet_another, transactions
 from tests.fakes.in_memory import (
     FakeVendors,
+    InMemoryBacklogs,
     InMemoryGates,
     InMemoryLatencies,
     InMemoryPayloads,
@@ -74,6 +75,7 @@ class Path:
                 jobs=self.store.jobs,
                 cache=self.store.cache,
                 rates=InMemoryRates(World()),
+                backlogs=InMemoryBacklogs(World()),
                 state=self.state,
                 payloads=self.payloads,
                 queue=self.queue,
@@ -205,6 +207,7 @@ def test_hit_is_fetched_by_its_id_until_it_is_invalidated(path: Path) -> None:
             cache=path.store.cache,
             state=path.state,
             payloads=path.payloads,
+            backlogs=InMemoryBacklogs(World()),
             clock=path.store.clock,
         ).found
 

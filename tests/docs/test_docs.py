@@ -16,14 +16,21 @@ import pytest
 from pydantic import BaseModel
 from samtranslator.yaml_helper import yaml_parse
 from sluiceway import bootstrap, telemetry
-from sluiceway.adapters import dynamodb_audit, dynamodb_cache, dynamodb_jobs, dynamodb_state
+from sluiceway.adapters import (
+    dynamodb_audit,
+    dynamodb_backlog,
+    dynamodb_cache,
+    dynamodb_jobs,
+    dynamodb_state,
+)
 from sluiceway.domain import catalogue, errors, webhook
+from sluiceway.domain.backlog import Place
 from sluiceway.domain.freshness import Freshness
 from sluiceway.domain.gate import Gate
 from sluiceway.domain.job import JobError, JobStatus
 from sluiceway.domain.payload import Payload
 from sluiceway.domain.request import CacheRequest, SubmitRequest
-from sluiceway.http import STATUS, hit_reply, job_reply
+from sluiceway.http import STATUS, dry_run_reply, hit_reply, job_reply
 from sluiceway.ports import AuditRecord, PartnerKey
 from sluiceway.usecases.sweep_jobs import Swept
 from sluiceway_cli.main import cli
@@ -486,13 +493,35 @@ def test_members_of_a_job_are_documented() -> None:
     replies = [
         job_reply(200, job, b"{}", base_path="/v1", now_ms=NOW_MS),
         job_reply(200, failed(a_job()), None, base_path="/v1", now_ms=NOW_MS),
-        job_reply(200, a_job(), None, base_path="/v1", now_ms=NOW_MS, fallback=(entry, b"{}")),
+        job_reply(
+            200,
+            a_job(),
+            None,
+            base_path="/v1",
+            now_ms=NOW_MS,
+            fallback=(entry, b"{}"),
+            place=Place(1, 1_000),
+        ),
         hit_reply(entry, Freshness.FRESH, b"{}", base_path="/v1", now_ms=NOW_MS),
     ]
 
     members = {name for reply in replies for name in reply.body} | {"result_url"}
 
     assert members == first_column(ARCHITECTURE, "Members of a job")
+
+
+def test_members_of_a_dry_run_are_documented() -> None:
+    reply = dry_run_reply(
+        a_job(),
+        now_ms=NOW_MS,
+        tokens=(1, 1),
+        cost_nanos=1,
+        place=Place(1, 1_000),
+        deduplicated=False,
+        hit=None,
+    )
+
+    assert set(reply.body) == first_column(ARCHITECTURE, "Dry runs")
 
 
 def test_states_are_in_the_diagram_and_the_codes_are_open_or_final() -> None:
@@ -536,7 +565,8 @@ def test_coordination_rows_are_documented() -> None:
         "domain/timeouts.py",
     )
     source = "".join((LAYER / name).read_text("utf-8") for name in sources)
-    kinds = set(re.findall(r'f"(\w+)#\{', source)) | set(dynamodb_state.STATE_KEY.values())
+    kinds = set(re.findall(r'f"(\w+)#\{', source))
+    kinds |= {*dynamodb_state.STATE_KEY.values(), *dynamodb_backlog.BACKLOG_KEY.values()}
 
     documented = {name.partition("#")[0] for name in first_column(ARCHITECTURE, "Coordination")}
 

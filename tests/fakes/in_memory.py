@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING
 
 from sluiceway.domain import timeouts
+from sluiceway.domain.backlog import TELLS_FOR_MS, Backlog
 from sluiceway.domain.errors import StoreBusyError
 from sluiceway.domain.freshness import cool_down_ms
 from sluiceway.domain.gate import Gate, Limits, Room, Shut
@@ -138,6 +139,7 @@ class World:
     """By vendor's model and place in its ring."""
     degraded_since_epoch_ms: int | None = None
     paused_tenants: set[str] = field(default_factory=set)
+    backlog: Backlog = field(default_factory=Backlog)
     audit: list[AuditRecord] = field(default_factory=list)
     payloads: dict[str, bytes] = field(default_factory=dict)
     keys: dict[str, PartnerKey] = field(default_factory=dict)
@@ -211,6 +213,12 @@ class InMemoryJobs:
                     self._claim(written)
                     return Submitted(written)
             return CapReached()
+
+    def holder(self, job: Job) -> str | None:
+        with self._world.lock:
+            claim = self._world.claims.get(job.job_key)
+            held = claim is not None and claim.ends_at_epoch_ms >= self._clock.now_ms()
+            return claim.job_id if claim is not None and held else None
 
     def queue_refresh(self, job: Job, entry: CacheEntry) -> bool:
         world, now_ms = self._world, self._clock.now_ms()
@@ -446,7 +454,17 @@ class InMemoryDueJobs:
 
     def indexed(self, shard: str) -> Iterator[IndexedJob]:
         for job in sorted(self._of(shard), key=lambda job: job.due_at_epoch_ms or 0):
-            yield IndexedJob(job.status, job.lane, job.enqueued_at_epoch_ms)
+            yield IndexedJob(
+                status=job.status,
+                lane=job.lane,
+                enqueued_at_epoch_ms=job.enqueued_at_epoch_ms,
+                tenant=job.tenant,
+                job_id=job.job_id,
+                model=job.model,
+                parked=job.parked,
+                slot_at_epoch_ms=job.slot_at_epoch_ms,
+                not_before_epoch_ms=job.not_before_epoch_ms,
+            )
 
     def postpone(self, job: Job, *, due_at_ms: int, sent: bool = True) -> bool:
         resends = job.resends + int(sent)
@@ -543,6 +561,24 @@ class InMemoryState:
             return paused
 
 
+class InMemoryBacklogs:
+    """The picture of a World (port Backlogs). Nothing is copied."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.writes = 0
+
+    def read(self) -> Backlog:
+        return self._world.backlog
+
+    def write(self, backlog: Backlog) -> None:
+        with self._world.lock:
+            self.writes += 1
+            ahead_ms = self._world.backlog.measured_at_epoch_ms - backlog.measured_at_epoch_ms
+            if not 0 <= ahead_ms <= TELLS_FOR_MS:
+                self._world.backlog = backlog
+
+
 class InMemoryRates:
     """The minutes of a World (port TenantRates)."""
 
@@ -606,8 +642,8 @@ class InMemoryGates:
             )
             return Ticket(-(-slot_us // 1000), gate.version)
 
-    def shut(self, key: str, *, now_ms: int) -> Shut | None:
-        return self._of(key).shut(now_ms)
+    def look(self, key: str, *, now_ms: int) -> Gate:  # noqa: ARG002 - nothing is copied
+        return self._of(key)
 
     def still_open(self, key: str, ticket: Ticket, *, now_ms: int) -> bool:
         gate = self._of(key)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from sluiceway.domain.backlog import Backlog, Group, Pace
 from sluiceway.domain.catalogue import Tenant
 from sluiceway.domain.errors import StoreBusyError, VendorError
 from sluiceway.domain.job import JobStatus
@@ -1272,7 +1273,8 @@ def test_open_job_is_cancelled_and_shown(stage: Stage) -> None:
 
     assert answer.status == 200
     assert answer.headers["content-type"] == "application/json"
-    assert answer.body == submitted.body | {
+    was = {name: value for name, value in submitted.body.items() if name != "queue"}
+    assert answer.body == was | {
         "status": "cancelled",
         "completed_at": "2026-01-01T00:00:03.000Z",
     }
@@ -1427,3 +1429,113 @@ def test_submit_of_a_tenant_with_a_rate_says_where_it_stands(stage: Stage) -> No
         "60",
     )
     assert "ratelimit" not in stage.get(first.body["id"]).headers
+
+
+# ------------------------------------------------------------------ the line
+
+
+def test_open_job_says_where_it_stands_and_when_to_ask(stage: Stage) -> None:
+    acme = Group("interactive", "demo-chat", "acme", waiting=40, oldest_epoch_ms=NOW_MS - 1)
+    stage.world.backlog = Backlog(NOW_MS, (acme,), {"demo-chat": Pace(1_000.0, 2_000, 0, NOW_MS)})
+
+    submitted = stage.submit()
+    fetched = stage.get(submitted.body["id"])
+    stage.clock.advance(s=10)
+    later = stage.get(submitted.body["id"])
+
+    assert submitted.body["queue"] == fetched.body["queue"] == {"position": 41, "eta_s": 42}
+    assert submitted.headers["retry-after"] == fetched.headers["retry-after"] == "21"
+    assert later.body["queue"] == {"position": 31, "eta_s": 32}
+    assert later.headers["retry-after"] == "16"
+
+
+def test_job_that_has_ended_stands_in_no_line(stage: Stage) -> None:
+    job_id = stage.submit().body["id"]
+    stage.run_job(job_id)
+
+    assert "queue" not in stage.get(job_id).body
+
+
+def test_full_queue_refuses_a_submit_for_a_while(stage: Stage) -> None:
+    full = CATALOGUE.service.model_copy(update={"queue_full": 40})
+    stage.catalogue = CATALOGUE.model_copy(update={"service": full})
+    acme = Group("interactive", "demo-chat", "acme", waiting=40, oldest_epoch_ms=NOW_MS - 1)
+    stage.world.backlog = Backlog(NOW_MS, (acme,), {"demo-chat": Pace(9_000.0)})
+
+    answer = stage.submit()
+
+    assert_problem(answer, 503, "queue_full")
+    assert answer.headers["retry-after"] == "9"  # one job's time
+    assert_nothing_happened(stage)
+
+
+# ------------------------------------------------------------------ dry run
+
+
+def ask(stage: Stage, value: str = "true", **members: Any) -> Answer:
+    body = {"model": "demo-chat", "input": "hello", **members}
+    return stage.post(body, query={"dry_run": value})
+
+
+def test_dry_run_says_what_a_submit_would_get_and_does_nothing(stage: Stage) -> None:
+    answer = ask(stage, options={"max_tokens": 50})
+
+    assert answer.status == 200
+    assert answer.body == {
+        "object": "dry_run",
+        "model": "demo-chat",
+        "priority": "interactive",
+        "job_key": answer.body["job_key"],
+        "cache_key": answer.body["cache_key"],
+        "cache": {"status": "miss", "age_s": 0, "stale": False},
+        "deduplicated": False,
+        "estimate": {"input_tokens": 12, "output_tokens": 50, "cost": 0.000786},
+        "queue": {"position": 1, "eta_s": 9},
+    }
+    assert_nothing_happened(stage)
+    body = {"model": "demo-chat", "input": "hello", "options": {"max_tokens": 50}}
+    job = stage.world.jobs["acme", stage.post(body).body["id"]]
+    assert (job.job_key, job.cache_key) == (answer.body["job_key"], answer.body["cache_key"])
+
+
+def test_dry_run_that_is_false_is_a_submit(stage: Stage) -> None:
+    assert ask(stage, "false").status == 202
+
+
+@pytest.mark.parametrize("value", ["", "1", "True", "yes"])
+def test_dry_run_is_true_or_false(stage: Stage, value: str) -> None:
+    assert_problem(ask(stage, value), 400, "invalid_request")
+    assert_nothing_happened(stage)
+
+
+def test_dry_run_that_says_both_is_refused(stage: Stage) -> None:
+    event = request("POST", "/jobs", query={"dry_run": "true"})
+    event["multiValueQueryStringParameters"] = {"dry_run": ["false", "true"]}
+
+    assert_problem(stage.answer(event), 400, "invalid_request")
+
+
+@pytest.mark.parametrize(
+    ("members", "status", "code"),
+    [
+        ({"model": "no-such"}, 404, "model_not_found"),
+        ({"surprise": 1}, 422, "validation_failed"),
+        ({"max_cost": 1e-9}, 422, "cost_limit"),
+        ({"cache": {"mode": "only"}}, 404, "cache_miss"),
+        ({"cache": {"mode": "bypass"}}, 403, "forbidden"),
+    ],
+    ids=str,
+)
+def test_dry_run_is_refused_as_the_submit_would_be(
+    stage: Stage, members: dict[str, Any], status: int, code: str
+) -> None:
+    assert_problem(ask(stage, **members), status, code)
+    assert_nothing_happened(stage)
+
+
+def test_other_paths_know_no_dry_run(stage: Stage) -> None:
+    job_id = stage.submit().body["id"]
+
+    answer = stage.answer(request("GET", f"/jobs/{job_id}", query={"dry_run": "true"}))
+
+    assert_problem(answer, 400, "invalid_request")

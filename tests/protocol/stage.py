@@ -54,6 +54,7 @@ from tests.fakes.in_memory import (
     NOW_MS,
     FakeClock,
     InMemoryAudit,
+    InMemoryBacklogs,
     InMemoryCache,
     InMemoryDueJobs,
     InMemoryGates,
@@ -487,6 +488,7 @@ class Stage:
         self._publishing = False
         self.gates = InMemoryGates(World())
         self.latencies = InMemoryLatencies(World())
+        self.backlogs = InMemoryBacklogs(World())
         self.telemetry = RecordingTelemetry()
         self.crashed = 0
         """How many processes did."""
@@ -584,6 +586,7 @@ class Stage:
                     jobs=cast("JobStore", self._port(self.stores.jobs, "jobs")),
                     cache=cast("ResultCache", self._port(self.stores.cache, "cache")),
                     rates=InMemoryRates(World()),
+                    backlogs=self.backlogs,
                     state=cast("StateStore", self._port(self.stores.state, "state")),
                     payloads=cast("PayloadStore", self._port(self.stores.payloads, "payloads")),
                     queue=cast("JobQueue", self._port(self.lanes, "lanes")),
@@ -732,7 +735,10 @@ class Stage:
             time_left_ms=lambda: end_ms - self.now_ms,
             pause=self._poll,
             gates=self.gates,
+            latencies=self.latencies,
             catalogue=CATALOGUE,
+            backlogs=self.backlogs,
+            workers={"interactive": 8, "batch": 2},
         )
         self._sweep_at_ms = self.now_ms + SWEEP_EVERY_MS
         try:

@@ -22,6 +22,7 @@ from moto import mock_aws
 from sluiceway import bootstrap
 from sluiceway.adapters.dynamodb_stream import event_of
 from sluiceway.domain import job as transitions
+from sluiceway.domain.backlog import Backlog
 from sluiceway.domain.catalogue import Model, Vendor
 from sluiceway.domain.errors import StoreBusyError, VendorError, WebhookError
 from sluiceway.domain.gate import OPEN_AFTER_FAILURES, Limits, Room
@@ -53,7 +54,7 @@ Names = frozenset[str]
 
 PORTS = frozenset(
     {"bus", "cache", "due_jobs", "gates", "jobs", "keys", "latencies", "payloads", "queue"}
-    | {"audit", "state", "vendors", "webhook_client", "webhook_secrets", "webhooks"}
+    | {"audit", "backlogs", "state", "vendors", "webhook_client", "webhook_secrets", "webhooks"}
 )
 """The names under which the use cases know the ports that reach AWS."""
 
@@ -335,6 +336,9 @@ def _run_all_verbs(recorder: _Recorder, session: boto3.Session) -> None:
         ends_at_ms=NOW_MS + 2 * LEASE_MS,
         gate=("gate#vendor#model-1", Ticket(NOW_MS, 0), NOW_MS),
     )
+    slot = Ticket(NOW_MS + 60_000, 0)
+    parked = transitions.gated(working.job, not_before_ms=slot.slot_at_ms, slot=slot)
+    jobs.apply(working.job, parked, lease=working.lease)
     _run_verbs_of_gates(recorder.port("gates", run.worker.gates))
     latencies = recorder.port("latencies", run.worker.latencies)
     latencies.median_ms("latency#vendor#model-1", now_ms=NOW_MS)
@@ -373,6 +377,8 @@ def _run_verbs_of_the_api(recorder: _Recorder, submitter: Any) -> Any:
     with _busy(submitter.jobs):
         jobs.submit(examples.a_job(1, job_id="job_conflict"), shard_caps=[9])
     jobs.get(first.tenant, first.job_id)
+    jobs.holder(first)
+    recorder.port("backlogs", submitter.backlogs).read()
     jobs.move_lane(first, "interactive")
     jobs.add_callback(first, "https://hooks.example/")
     jobs.drop_callback(first.tenant, first.job_id, "https://hooks.example/")
@@ -446,7 +452,10 @@ def _run_sweepers_verbs(recorder: _Recorder, deps: Any) -> None:
     list(due_jobs.indexed(stuck.due_shard))
     due_jobs.postpone(stuck, due_at_ms=NOW_MS)
     due_jobs.postpone(stuck, due_at_ms=NOW_MS, sent=False)
-    recorder.port("gates", sweeper.gates).shut("gate#vendor#model-1", now_ms=NOW_MS)
+    backlogs = recorder.port("backlogs", sweeper.backlogs)
+    backlogs.read()
+    backlogs.write(Backlog(measured_at_epoch_ms=NOW_MS))
+    recorder.port("gates", sweeper.gates).look("gate#vendor#model-1", now_ms=NOW_MS)
     for lane in ("interactive", "batch"):
         queue.backlog(lane)
     with _counters_busy(sweeper.jobs):

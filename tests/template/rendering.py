@@ -114,6 +114,8 @@ class _Resolver:
                 return self._resolve(yes if self.condition(name) else no)
             case {"Fn::FindInMap": [table, row, column]}:
                 return SOURCE["Mappings"][table][self._resolve(row)][column]
+            case {"Fn::Sub": ["${Workers}", {"Workers": workers}]}:
+                return str(self._resolve(workers))
             case dict():
                 items = {key: self._resolve(item) for key, item in value.items()}
                 return {key: item for key, item in items.items() if item is not _ABSENT}

@@ -154,6 +154,17 @@ def test_concurrency_off_still_caps_the_lanes() -> None:
     assert caps[0] == caps[1]
 
 
+@pytest.mark.parametrize("parameters", CONCURRENCY)
+def test_sweeper_knows_how_many_workers_the_lanes_have(parameters: dict[str, str]) -> None:
+    stack = render(**parameters)
+
+    known = stack.properties("SweepJobsFunction")["Environment"]["Variables"]
+
+    assert [known["INTERACTIVE_WORKERS"], known["BATCH_WORKERS"]] == [
+        str(stack.properties(m)["ScalingConfig"]["MaximumConcurrency"]) for m in MAPPINGS
+    ]
+
+
 def test_only_the_worker_reserves_concurrency() -> None:
     functions = render().of_type("AWS::Lambda::Function")
 

@@ -10,10 +10,19 @@ from sluiceway.domain.job import Job, JobStatus
 from sluiceway.domain.request import SubmitRequest
 from sluiceway.usecases.authorize import Caller
 from sluiceway.usecases.get_job import Fetched, get_job
-from sluiceway.usecases.submit_job import Accepted, Hit, Origin, Submitter, submit_job
+from sluiceway.usecases.submit_job import (
+    Accepted,
+    DryRun,
+    Hit,
+    Origin,
+    Submitter,
+    dry_run,
+    submit_job,
+)
 
 from tests.fakes.in_memory import (
     FakeClock,
+    InMemoryBacklogs,
     InMemoryCache,
     InMemoryJobs,
     InMemoryPayloads,
@@ -49,8 +58,18 @@ class Gateway:
     def submit(
         self, tenant: str = "acme", *, scopes: str = "submit bypass", **members: Any
     ) -> Hit | Accepted:
+        return submit_job(*self._asked(tenant, scopes, members))
+
+    def dry_run(
+        self, tenant: str = "acme", *, scopes: str = "submit bypass", **members: Any
+    ) -> DryRun:
+        return dry_run(*self._asked(tenant, scopes, members))
+
+    def _asked(
+        self, tenant: str, scopes: str, members: dict[str, Any]
+    ) -> tuple[SubmitRequest, Caller, Origin, Submitter]:
         body = {"model": "demo-chat", "input": "hello", **members}
-        return submit_job(
+        return (
             SubmitRequest.model_validate(body),
             Caller(tenant, frozenset(scopes.split()), "key_1"),
             Origin("req-1", "corr-1", "Root=1-5759e988"),
@@ -59,6 +78,7 @@ class Gateway:
                 jobs=self.jobs,
                 cache=self.cache,
                 rates=InMemoryRates(self.world),
+                backlogs=InMemoryBacklogs(self.world),
                 state=self.state,
                 payloads=self.payloads,
                 queue=self.queue,
@@ -87,6 +107,7 @@ class Gateway:
             cache=self.cache,
             state=self.state,
             payloads=self.payloads,
+            backlogs=InMemoryBacklogs(self.world),
             clock=self.clock,
         )
 

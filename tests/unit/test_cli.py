@@ -319,3 +319,35 @@ def test_result_that_is_too_large_is_shown_by_its_address() -> None:
     }
 
     assert "http://127.0.0.1/result" in "\n".join(lines(job))
+
+
+# ------------------------------------------------------------------------------------ dry run
+
+
+def test_submit_with_dry_run_asks_and_prints_what_it_is_told(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stand_at(folder, json.dumps(DEAD_STACK))
+    told = {"object": "dry_run", "queue": {"position": 3, "eta_s": 12}, "deduplicated": False}
+    asked: list[httpx.Request] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(request)
+        return httpx.Response(200, json=told)
+
+    api = Api("http://127.0.0.1/v1", "swk_x", transport=httpx.MockTransport(answer))
+    monkeypatch.setattr("sluiceway_cli.console.partner_api", lambda *_: api)
+
+    for_people = run("submit", "demo-chat", "x", "--dry-run", "--tenant", "acme")
+    for_programs = run("submit", "demo-chat", "x", "--dry-run", "--json")
+
+    assert [str(request.url) for request in asked] == ["http://127.0.0.1/v1/jobs?dry_run=true"] * 2
+    assert json.loads(asked[0].content) == {"model": "demo-chat", "input": "x"}
+    assert "position=3 eta_s=12" in for_people.output
+    assert json.loads(for_programs.output) == told
+
+
+def test_submit_with_dry_run_makes_nothing_to_wait_for(folder: Path) -> None:
+    stand_at(folder, json.dumps(DEAD_STACK))
+
+    assert_told(run("submit", "demo-chat", "x", "--dry-run", "--wait"), code=2)

@@ -16,6 +16,7 @@ from sluiceway.usecases.get_job import Fetched, get_job
 from tests.fakes.in_memory import (
     NOW_MS,
     FakeClock,
+    InMemoryBacklogs,
     InMemoryCache,
     InMemoryJobs,
     InMemoryPayloads,
@@ -82,6 +83,7 @@ class Gateway:
             cache=self.cache,
             state=self.state,
             payloads=self.payloads,
+            backlogs=InMemoryBacklogs(self.world),
             clock=self.clock,
         )
 

@@ -40,6 +40,7 @@ from tests.fakes.in_memory import (
     Claim,
     FakeClock,
     FakeVendors,
+    InMemoryBacklogs,
     InMemoryCache,
     InMemoryGates,
     InMemoryJobs,
@@ -144,6 +145,7 @@ class Desk:
             jobs=self.jobs,
             cache=InMemoryCache(self.world),
             rates=InMemoryRates(self.world),
+            backlogs=InMemoryBacklogs(self.world),
             state=InMemoryState(self.world),
             payloads=InMemoryPayloads(self.world),
             queue=SQSJobQueue(self.queues, self.urls),  # type: ignore[arg-type]

@@ -17,8 +17,10 @@ from sluiceway.usecases.sweep_jobs import LOOK_AHEAD_MS, Sweeper, Swept, sweep_j
 
 from tests.fakes.in_memory import (
     NOW_MS,
+    InMemoryBacklogs,
     InMemoryDueJobs,
     InMemoryGates,
+    InMemoryLatencies,
     InMemoryQueue,
     InMemoryState,
 )
@@ -68,11 +70,14 @@ class Minute(Bench):
                 due_jobs=self.due_jobs,
                 queue=self.queue,
                 gates=self.gates,
+                latencies=InMemoryLatencies(self.world),
                 clock=self.clock,
                 telemetry=self.telemetry,
                 time_left_ms=lambda: self.time_left_ms,
                 pause=self.pause_sweep,
                 catalogue=self.catalogue,
+                backlogs=InMemoryBacklogs(self.world),
+                workers={"interactive": 8, "batch": 2},
             ),
             poll=poll,
         )

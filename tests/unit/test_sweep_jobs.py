@@ -30,11 +30,14 @@ from sluiceway.usecases.sweep_jobs import (
 from tests.fakes.in_memory import (
     NOW_MS,
     Claim,
+    InMemoryBacklogs,
     InMemoryDueJobs,
     InMemoryJobs,
+    InMemoryLatencies,
     InMemoryQueue,
     InMemoryState,
     LeaseRow,
+    World,
 )
 from tests.unit.bench import FUNCTION_MS, LEASE_MS, Bench, processing, unavailable
 from tests.unit.samples import CACHE_KEY, DAY_MS, JOB_ID, a_job, an_error
@@ -47,6 +50,7 @@ if TYPE_CHECKING:
 MINUTE_MS = 60_000
 LONGEST_MS = 15 * MINUTE_MS
 ERROR = an_error()
+WORKERS = {"interactive": 8, "batch": 2}
 
 
 class CountingDueJobs(InMemoryDueJobs):
@@ -82,6 +86,7 @@ class Minute(Bench):
         self.due_jobs.calls = self.calls
         self.store: JobStore = self.jobs
         self.state = InMemoryState(self.world)
+        self.backlogs = InMemoryBacklogs(self.world)
         self.in_pauses: list[Callable[[], object]] = []
         """What others do while a sweep pauses, one each time."""
 
@@ -103,7 +108,10 @@ class Minute(Bench):
                 time_left_ms=lambda: self.time_left_ms,
                 pause=self.pause_sweep,
                 gates=self.gates,
+                latencies=InMemoryLatencies(World()),
                 catalogue=Catalogue(service=self.service),
+                backlogs=self.backlogs,
+                workers=WORKERS,
             ),
             poll=poll,
         )
@@ -622,7 +630,10 @@ def test_sweep_stops_in_time_and_the_next_goes_on(minute: Minute) -> None:
         time_left_ms=time_left,
         pause=minute.pause_sweep,
         gates=minute.gates,
+        latencies=InMemoryLatencies(World()),
         catalogue=Catalogue(),
+        backlogs=minute.backlogs,
+        workers=WORKERS,
     )
 
     first = sweep_jobs(sweeper)
@@ -724,10 +735,10 @@ def test_sweep_by_hand_is_one_pass(busy: Minute) -> None:
     assert busy.clock.now_ms() == NOW_MS
 
 
-def test_polls_only_look_for_what_is_due(busy: Minute) -> None:
+def test_polls_only_look_for_what_is_due_and_paint_the_backlog(busy: Minute) -> None:
     busy.sweep(poll=True)
 
-    assert busy.calls == {"query indexed": DUE_SHARDS, "query due": 11 * DUE_SHARDS}
+    assert busy.calls == {"query indexed": 11 * DUE_SHARDS, "query due": 11 * DUE_SHARDS}
     assert busy.telemetry.names == ["lane_measured", "lane_measured", "jobs_swept"]
 
 

@@ -76,6 +76,8 @@ class Settings:
     event_bus: str = ""
     target: str = ""
     lease_s: int = 0
+    interactive_workers: int = 0
+    batch_workers: int = 0
 
     @classmethod
     def from_environment(cls, *names: str) -> "Settings":
@@ -87,7 +89,8 @@ class Settings:
         if backend := given.get("cache_backend"):
             name = _CACHE_BACKENDS[backend]
             given[name] = os.environ[name.upper()]
-        return cls(**{**given, "lease_s": int(given.get("lease_s", 0))})  # type: ignore[arg-type]
+        numbers = {name: int(given[name]) for name in _NUMBERS if name in given}
+        return cls(**{**given, **numbers})  # type: ignore[arg-type]
 
     @property
     def local(self) -> bool:
@@ -99,6 +102,7 @@ _CACHE_BACKENDS = {"dynamodb": "cache_table", "valkey": "cache_url"}
 """Where entries may be, and the setting that says where exactly."""
 
 _STORES = ("jobs_table", "cache_backend", "coordination_table", "payload_bucket")
+_NUMBERS = ("lease_s", "interactive_workers", "batch_workers")
 _LANES = ("interactive_queue_url", "batch_queue_url")
 
 
@@ -194,6 +198,7 @@ def authorize_deps() -> AuthorizeDeps:
 def api_deps() -> ApiDeps:
     """For functions/api."""
     from sluiceway.adapters.dynamodb_audit import DynamoDBAudit  # noqa: PLC0415
+    from sluiceway.adapters.dynamodb_backlog import DynamoDBBacklogs  # noqa: PLC0415
     from sluiceway.adapters.dynamodb_rates import DynamoDBRates  # noqa: PLC0415
     from sluiceway.adapters.dynamodb_state import DynamoDBState  # noqa: PLC0415
     from sluiceway.usecases.invalidate_cache import Invalidator  # noqa: PLC0415
@@ -212,6 +217,7 @@ def api_deps() -> ApiDeps:
             cache=results,
             state=state,
             rates=DynamoDBRates(table, settings.coordination_table),
+            backlogs=DynamoDBBacklogs(table, settings.coordination_table, clock=clock),
             payloads=payloads,
             queue=_queue(settings, telemetry),
             clock=clock,
@@ -278,14 +284,17 @@ def run_deps() -> RunDeps:
 @cache
 def sweep_deps() -> SweepDeps:
     """For functions/sweep_jobs."""
+    from sluiceway.adapters.dynamodb_backlog import DynamoDBBacklogs  # noqa: PLC0415
     from sluiceway.adapters.dynamodb_due_jobs import DynamoDBDueJobs  # noqa: PLC0415
     from sluiceway.adapters.dynamodb_gates import DynamoDBGates  # noqa: PLC0415
     from sluiceway.adapters.dynamodb_jobs import DynamoDBJobs, TableNames  # noqa: PLC0415
+    from sluiceway.adapters.dynamodb_latencies import DynamoDBLatencies  # noqa: PLC0415
     from sluiceway.adapters.dynamodb_state import DynamoDBState  # noqa: PLC0415
     from sluiceway.usecases.sweep_jobs import Sweeper  # noqa: PLC0415
 
     settings = Settings.from_environment(
-        "jobs_table", "cache_backend", "coordination_table", *_LANES
+        *("jobs_table", "cache_backend", "coordination_table", *_LANES),
+        *("interactive_workers", "batch_workers"),
     )
     telemetry = PowertoolsTelemetry()
     table, clock = _table(), SystemClock()
@@ -295,6 +304,8 @@ def sweep_deps() -> SweepDeps:
     queue = _queue(settings, telemetry)
     state = DynamoDBState(table, settings.coordination_table, clock=clock)
     gates = DynamoDBGates(table, settings.coordination_table)
+    latencies = DynamoDBLatencies(table, settings.coordination_table)
+    backlogs = DynamoDBBacklogs(table, settings.coordination_table, clock=clock)
     catalogue = _catalogue(telemetry)
 
     def sweeper(time_left_ms: Callable[[], int]) -> Sweeper:
@@ -304,11 +315,14 @@ def sweep_deps() -> SweepDeps:
             due_jobs=due_jobs,
             queue=queue,
             gates=gates,
+            latencies=latencies,
             clock=clock,
             telemetry=telemetry,
             time_left_ms=time_left_ms,
             pause=time.sleep,
             catalogue=catalogue,
+            backlogs=backlogs,
+            workers={"interactive": settings.interactive_workers, "batch": settings.batch_workers},
         )
 
     return SweepDeps(sweeper, telemetry)

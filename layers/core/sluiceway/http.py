@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from sluiceway.domain import ids
+from sluiceway.domain.backlog import Place
 from sluiceway.domain.errors import (
     BusyError,
     RejectedError,
@@ -37,6 +38,7 @@ STATUS: Mapping[str, int] = {
     "quota_exceeded": 429,
     "internal": 500,
     "degraded": 503,
+    "queue_full": 503,
 }
 """HTTP status of each error code."""
 
@@ -118,8 +120,12 @@ def job_reply(
     now_ms: int,
     deduplicated: bool = False,
     fallback: tuple[CacheEntry, bytes] | None = None,
+    place: Place | None = None,
 ) -> Reply:
-    """A job as the partner sees it. `fallback`: an old answer and its document, for an open job."""
+    """A job as the partner sees it. `fallback`: an old answer and its document, for an open job.
+
+    `place`: of an open job, where it stands.
+    """
     self_url = f"{base_path}/jobs/{job.job_id}"
     cache, headers = _cache_of(job, now_ms)
     body: dict[str, Any] = {
@@ -137,6 +143,8 @@ def job_reply(
         "metadata": job.metadata,
         "urls": {"self": self_url, "cancel": f"{self_url}/cancel"},
     }
+    if place is not None:
+        body["queue"] = _queue(place)
     if result is not None:
         body["result"] = _result(result, job.vendor_request_id)
         body["usage"] = {
@@ -161,7 +169,7 @@ def job_reply(
     if status == 202:  # noqa: PLR2004
         headers["Location"] = self_url
     if job.open:
-        headers["Retry-After"] = str(_poll_after_s(job))
+        headers["Retry-After"] = str(_poll_after_s(place))
     return Reply(status, body, headers)
 
 
@@ -206,6 +214,14 @@ def _cache_of(job: Job, now_ms: int) -> tuple[dict[str, Any], dict[str, str]]:
     }
 
 
+def _cache_of_entry(entry: CacheEntry, freshness: Freshness, now_ms: int) -> dict[str, Any]:
+    return {
+        "status": _HIT_STATUS[freshness],
+        "age_s": entry.age_s(now_ms),
+        "stale": freshness is not Freshness.FRESH,
+    }
+
+
 def hit_reply(
     entry: CacheEntry, freshness: Freshness, result: bytes, *, base_path: str, now_ms: int
 ) -> Reply:
@@ -224,11 +240,7 @@ def hit_reply(
         "completed_at": stored_at,
         "attempts": 0,
         "deduplicated": False,
-        "cache": {
-            "status": _HIT_STATUS[freshness],
-            "age_s": age_s,
-            "stale": freshness is not Freshness.FRESH,
-        },
+        "cache": _cache_of_entry(entry, freshness, now_ms),
         "result": _result(result, entry.vendor_request_id),
         "usage": {
             "input_tokens": entry.input_tokens,
@@ -244,6 +256,35 @@ def hit_reply(
         body,
         {"Cache-Status": f"sluiceway; hit; ttl={entry.ttl_s(now_ms)}", "Age": str(age_s)},
     )
+
+
+def dry_run_reply(
+    job: Job,
+    *,
+    now_ms: int,
+    tokens: tuple[int, int],
+    cost_nanos: int,
+    place: Place,
+    deduplicated: bool,
+    hit: tuple[CacheEntry, Freshness] | None,
+) -> Reply:
+    """What a submit of `job` would get now. `tokens`: of question and answer, about."""
+    body = {
+        "object": "dry_run",
+        "model": job.model,
+        "priority": job.lane,
+        "job_key": job.job_key,
+        "cache_key": job.cache_key,
+        "cache": _cache_of(job, now_ms)[0] if hit is None else _cache_of_entry(*hit, now_ms),
+        "deduplicated": deduplicated,
+        "estimate": {
+            "input_tokens": tokens[0],
+            "output_tokens": tokens[1],
+            "cost": _cost(cost_nanos),
+        },
+        "queue": _queue(place),
+    }
+    return Reply(200, body, {})
 
 
 def invalidated_reply(
@@ -267,9 +308,19 @@ def _result(document: bytes, vendor_request_id: str | None) -> dict[str, Any]:
     return {**json.loads(document), "vendor_request_id": vendor_request_id}
 
 
-def _poll_after_s(job: Job) -> int:
-    """Soon while the job may end at any moment, later when it waits for another attempt."""
-    return 5 if job.status is JobStatus.RETRYING else 1
+def _queue(place: Place) -> dict[str, int]:
+    return {"position": place.position, "eta_s": math.ceil(place.eta_ms / 1000)}
+
+
+LEAST_POLL_S = 1
+LONGEST_POLL_S = 60
+"""A job may end earlier than was thought: a call that failed, a line that others left."""
+
+
+def _poll_after_s(place: Place | None) -> int:
+    """Soon while the job may end at any moment, later when it has to wait for long."""
+    after_s = 0 if place is None else math.ceil(place.look_in_ms / 1000)
+    return min(max(LEAST_POLL_S, after_s), LONGEST_POLL_S)
 
 
 def _cost(nanos: int | None) -> float:

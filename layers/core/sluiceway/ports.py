@@ -16,7 +16,7 @@ from sluiceway.domain.lease import Lease
 if TYPE_CHECKING:  # the authorizer needs none of it, nor pydantic
     from sluiceway.domain.backlog import Backlog
     from sluiceway.domain.catalogue import Model, Vendor
-    from sluiceway.domain.gate import Limits, Room, Shut
+    from sluiceway.domain.gate import Gate, Limits, Room, Shut
     from sluiceway.domain.ticket import Ticket
     from sluiceway.domain.webhook import Delivery, JobEvent, Target
 
@@ -119,6 +119,10 @@ class JobStore(Protocol):
         ended. The written job's `counter_shard` is the one with room. With `budget`, the job and
         its `cost_reserved_nanos` are counted in the tenant's day, too.
         """
+        ...
+
+    def holder(self, job: Job) -> str | None:
+        """The id of the job that has the claim of this one's work; None when nobody has it."""
         ...
 
     def queue_refresh(self, job: Job, entry: CacheEntry) -> bool:
@@ -233,6 +237,12 @@ class IndexedJob:
     status: str
     lane: str
     enqueued_at_epoch_ms: int
+    tenant: str
+    job_id: str
+    model: str
+    parked: bool = False
+    slot_at_epoch_ms: int | None = None
+    not_before_epoch_ms: int | None = None
 
 
 class DueJobs(Protocol):
@@ -379,8 +389,8 @@ class Gates(Protocol):
         """
         ...
 
-    def shut(self, key: str, *, now_ms: int) -> "Shut | None":
-        """Why nobody gets a slot now, from a copy of a second at most."""
+    def look(self, key: str, *, now_ms: int) -> "Gate":
+        """The gate, from a copy of a second at most."""
         ...
 
     def still_open(self, key: str, ticket: "Ticket", *, now_ms: int) -> bool:

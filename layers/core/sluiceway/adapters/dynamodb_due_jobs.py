@@ -1,5 +1,6 @@
 """The sparse index on `due_at_epoch_ms` of the Jobs table (port DueJobs)."""
 
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -34,29 +35,29 @@ class DynamoDBDueJobs:
         return [_due_of(from_item(item)) for item in answer["Items"]]
 
     def indexed(self, shard: str) -> Iterator[IndexedJob]:
-        """See DueJobs. Attributes that aren't asked for cost the time to parse them."""
+        """See DueJobs. Of many rows the parsing costs the most, so they are taken as they come."""
         pages = self._table.client.get_paginator("query").paginate(
             TableName=self._jobs,
             IndexName=INDEX,
             KeyConditionExpression="#due_shard = :shard",
-            ProjectionExpression="#status, #lane, #enqueued_at_epoch_ms",
-            ExpressionAttributeNames={
-                "#due_shard": "due_shard",
-                "#status": "status",
-                "#lane": "lane",
-                "#enqueued_at_epoch_ms": "enqueued_at_epoch_ms",
-            },
+            ProjectionExpression=", ".join(f"#{name}" for name in _COUNTED),
+            ExpressionAttributeNames={f"#{name}": name for name in ("due_shard", *_COUNTED)},
             ExpressionAttributeValues={":shard": {"S": shard}},
         )
         for page in pages:
             for item in page["Items"]:
-                values = from_item(item)
-                enqueued_at_ms = values.get("enqueued_at_epoch_ms")
-                if isinstance(enqueued_at_ms, int):  # else it is damaged, and told by its look-up
+                enqueued_at_ms = _number(item, "enqueued_at_epoch_ms")
+                if enqueued_at_ms is not None:  # else it is damaged, and told by its look-up
                     yield IndexedJob(
-                        status=str(values.get("status", "")),
-                        lane=str(values.get("lane", "")),
+                        status=_word(item, "status"),
+                        lane=_word(item, "lane"),
                         enqueued_at_epoch_ms=enqueued_at_ms,
+                        tenant=_word(item, "tenant"),
+                        job_id=item["job_id"]["S"],
+                        model=_word(item, "model"),
+                        parked=item.get("parked", {}).get("BOOL") is True,
+                        slot_at_epoch_ms=_number(item, "slot_at_epoch_ms"),
+                        not_before_epoch_ms=_number(item, "not_before_epoch_ms"),
                     )
 
     def postpone(self, job: Job, *, due_at_ms: int, sent: bool = True) -> bool:
@@ -84,6 +85,22 @@ class DynamoDBDueJobs:
             and old.get("due_at_epoch_ms") == due_at_ms
             and old.get("resends", 0) == resends
         )
+
+
+_COUNTED = (
+    *("status", "lane", "enqueued_at_epoch_ms", "tenant", "job_id", "model"),
+    *("parked", "slot_at_epoch_ms", "not_before_epoch_ms"),
+)
+
+
+def _word(item: Any, name: str) -> str:
+    """One of few, of which one copy is enough."""
+    return sys.intern(str(item.get(name, {}).get("S", "")))
+
+
+def _number(item: Any, name: str) -> int | None:
+    number = item.get(name, {}).get("N")
+    return None if number is None else int(number)
 
 
 def _due_of(values: dict[str, Any]) -> DueJob:

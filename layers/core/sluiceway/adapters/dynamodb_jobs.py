@@ -247,6 +247,13 @@ class DynamoDBJobs:
             },
         )
 
+    def holder(self, job: Job) -> str | None:
+        """See JobStore."""
+        claim = self._table.read(self._names.coordination, _claim_key(job))
+        if claim is None or not self._claim_holds(claim, job, None):
+            return None
+        return str(claim["job_id"])
+
     def queue_refresh(self, job: Job, entry: CacheEntry) -> bool:
         """See JobStore."""
         # Of many readers of a stale entry one wins; the others have their answer already, so they

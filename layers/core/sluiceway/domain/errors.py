@@ -141,6 +141,12 @@ class DegradedError(BusyError):
     code = "degraded"
 
 
+class QueueFullError(BusyError):
+    """So many jobs wait in the whole installation that no more are taken."""
+
+    code = "queue_full"
+
+
 class StoreBusyError(BusyError):
     """The tables refused a write again and again, by conflict or throttle."""
 

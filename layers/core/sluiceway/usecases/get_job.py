@@ -1,16 +1,18 @@
 """Fetch: a job id becomes the job with its result, or a hit's id the entry."""
 
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sluiceway.domain import ids
+from sluiceway.domain.backlog import Place
 from sluiceway.domain.catalogue import Catalogue
 from sluiceway.domain.errors import JobNotFoundError, ResultExpiredError, StoreBusyError
 from sluiceway.domain.freshness import CacheEntry, Freshness
 from sluiceway.domain.job import Job
 from sluiceway.domain.payload import Payload
-from sluiceway.ports import Clock, JobStore, PayloadStore, ResultCache, StateStore
+from sluiceway.ports import Backlogs, Clock, JobStore, PayloadStore, ResultCache, StateStore
 from sluiceway.usecases import payloads as payloads_of
+from sluiceway.usecases import places
 from sluiceway.usecases.authorize import Caller
 
 
@@ -26,6 +28,8 @@ class Fetched:
     """Of an entry."""
     fallback: tuple[CacheEntry, bytes] | None = None
     """Of an open job in degraded mode: an old answer, and its document."""
+    place: Place | None = field(default=None, compare=False)
+    """Of an open job; an estimate, so no part of what was found."""
 
 
 def get_job(
@@ -37,6 +41,7 @@ def get_job(
     cache: ResultCache,
     state: StateStore,
     payloads: PayloadStore,
+    backlogs: Backlogs,
     clock: Clock,
 ) -> Fetched:
     """The job as it is now.
@@ -60,7 +65,8 @@ def get_job(
     if job is None:
         raise JobNotFoundError(_NOT_FOUND)
     if job.open:
-        # Only who has waited for long has a use for it; a usual poll is one read.
+        # Only who has waited for long has a use for it; a usual poll is one read, for the picture
+        # of the backlog is a copy.
         waits_s = (now_ms - job.created_at_epoch_ms) / 1000
         late = waits_s >= catalogue.service.degraded_until_s
         return Fetched(
@@ -68,6 +74,7 @@ def get_job(
             None,
             now_ms,
             fallback=_fallback(job, catalogue, cache, state, payloads, now_ms) if late else None,
+            place=places.place_of(job, places.read(backlogs, now_ms), catalogue, now_ms),
         )
     if job.result is None:
         return Fetched(job, None, now_ms)

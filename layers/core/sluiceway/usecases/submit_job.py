@@ -1,15 +1,18 @@
 """Submit: a request becomes a cache hit, an attachment to an open job, or a new job."""
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from sluiceway.domain import gate, ids, strict_json
+from sluiceway.domain.backlog import Backlog, Place
 from sluiceway.domain.catalogue import Catalogue, Model, Tenant, scope_of
 from sluiceway.domain.counters import shard_caps
 from sluiceway.domain.errors import (
     CacheMissError,
     CostLimitError,
     DegradedError,
+    QueueFullError,
     QuotaExceededError,
     RateLimitedError,
     StoreBusyError,
@@ -29,6 +32,7 @@ from sluiceway.domain.request import SubmitRequest
 from sluiceway.domain.webhook import MAX_CALLBACKS
 from sluiceway.ports import (
     Applied,
+    Backlogs,
     BudgetSpent,
     CapReached,
     Claimed,
@@ -44,6 +48,7 @@ from sluiceway.ports import (
     TenantRates,
 )
 from sluiceway.usecases import payloads as payloads_of
+from sluiceway.usecases import places
 from sluiceway.usecases.authorize import Caller
 
 OPERATION = "chat"
@@ -51,6 +56,9 @@ OPERATION = "chat"
 
 SLOW_SUBMIT_MS = 100
 """From the look into the cache to the claim: time enough for an equal job to end in between."""
+
+LEAST_FULL_RETRY_S = 5
+"""The next picture may tell of room."""
 
 MAX_CLAIM_LOOKS = 5
 """A claim may change hands while we look at it; so often in a row means that something is wrong."""
@@ -87,6 +95,25 @@ class Accepted:
     deduplicated: bool
     rate: RateLeft | None = None
     """Where the tenant stands in its minute, when it has a rate."""
+    place: Place | None = field(default=None, compare=False)
+    """Where the job stands, when it is open; an estimate, so no part of what the outcome is."""
+
+
+@dataclass(frozen=True, slots=True)
+class DryRun:
+    """What a submit would get."""
+
+    job: Job
+    """As it would be made, without its input."""
+    at_ms: int
+    tokens: tuple[int, int]
+    """About what the call would take, asked and answered."""
+    cost_nanos: int
+    """Of it; 0 where another job or an entry answers."""
+    place: Place
+    hit: Hit | None = None
+    deduplicated: bool = False
+    """There is an open job that answers it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +125,7 @@ class Submitter:
     cache: ResultCache
     state: StateStore
     rates: TenantRates
+    backlogs: Backlogs
     payloads: PayloadStore
     queue: JobQueue
     clock: Clock
@@ -112,12 +140,74 @@ def submit_job(
     """Answers a submit. An accepted job will end, whatever happens to its message.
 
     Raises ModelNotFoundError, ForbiddenError, CacheMissError, QuotaExceededError (open jobs, or a
-    budget of the day), CostLimitError, RateLimitedError, DegradedError,
+    budget of the day), CostLimitError, RateLimitedError, DegradedError, QueueFullError,
     StoreBusyError, and ValidationFailedError when the open job has as many callbacks as it may
     have.
     """
+    ready = _ready(request, caller, origin, submitter)
+    if ready.hit is not None:
+        return _with_refresh(request, ready, ready.hit, submitter)
+    tenant, job = submitter.catalogue.tenant(caller.tenant), ready.job
+    _refuse_when_full(ready, submitter)
+    rate = _take_rate(tenant, caller, ready.now_ms, submitter)
+    kept = _with_input(job, ready.body, f"inputs/{job.tenant}/{job.job_id}", submitter.payloads)
+    caps = shard_caps(tenant.in_flight)
+    budget = DayBudget(
+        jobs=tenant.jobs_per_day,
+        cost_nanos=tenant.cost_nanos_per_day,
+        bypasses=tenant.bypasses_per_day if ready.past_the_cache else 0,
+    )
+    outcome = _claim(kept, caps, budget, submitter)
+    if isinstance(outcome, Hit):
+        return outcome
+    place = places.place_of(outcome.job, ready.backlog, submitter.catalogue, ready.now_ms)
+    return replace(outcome, rate=rate, place=place)
+
+
+def dry_run(request: SubmitRequest, caller: Caller, origin: Origin, submitter: Submitter) -> DryRun:
+    """What the submit would get now. Nothing is written, counted or sent.
+
+    Raises as `submit_job` does, but knows nothing of what is counted only by a write: the tenant's
+    rate, its open jobs and its budgets.
+    """
+    ready = _ready(request, caller, origin, submitter)
+    job, tokens = ready.job, gate.estimated_tokens(ready.body or _body(request))
+    if ready.hit is not None:
+        return DryRun(job, ready.now_ms, tokens, 0, Place(0, 0), hit=ready.hit)
+    holder = _refuse_when_full(ready, submitter) or _joined(job, submitter)
+    if holder is not None and "interactive" in {job.lane, holder.lane}:
+        holder = replace(holder, lane="interactive")
+    stands = job if holder is None else holder
+    place = places.place_of(stands, ready.backlog, submitter.catalogue, ready.now_ms)
+    cost_nanos = ready.model.price.cost_nanos(*tokens) if holder is None else 0
+    return DryRun(
+        replace(job, lane=stands.lane),
+        ready.now_ms,
+        tokens,
+        cost_nanos,
+        place or Place(0, 0),
+        deduplicated=holder is not None,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Ready:
+    """A submit before its first write."""
+
+    job: Job
+    """Without its input."""
+    model: Model
+    now_ms: int
+    past_the_cache: bool
+    body: bytes = b""
+    backlog: Backlog = field(default_factory=Backlog)
+    hit: Hit | None = None
+    """Then neither input nor backlog matter."""
+
+
+def _ready(request: SubmitRequest, caller: Caller, origin: Origin, submitter: Submitter) -> _Ready:
+    """Decides all that can be decided without a write."""
     model = submitter.catalogue.model(request.model)
-    tenant = submitter.catalogue.tenant(caller.tenant)
     past_the_cache = request.cache.mode in {"refresh", "bypass"}
     if past_the_cache:
         caller.require("bypass")
@@ -135,9 +225,9 @@ def submit_job(
             good = entry.answers(asked_after_ms=job.asked_after_epoch_ms or 0)
             too_old = entry.stored_at_epoch_ms < (job.not_older_than_epoch_ms or 0)
             past_the_cache = good and too_old
-            answer = _hit(request, job, entry, model, submitter)
+            answer = _hit(job, entry, submitter)
             if isinstance(answer, Hit):
-                return answer
+                return _Ready(job, model, now_ms, past_the_cache, hit=answer)
             job = answer
         if entry is not None and job.lease_key == entry.cache_key:
             job = replace(job, fence=entry.fence)
@@ -146,19 +236,40 @@ def submit_job(
     if known.degraded and job.lane == "batch":
         raise DegradedError("The lanes are far behind: send batch jobs later.", retry_after_s=60)
     body = _body(request)
+    tenant = submitter.catalogue.tenant(caller.tenant)
     cost_nanos = _estimated_cost(request, body, model, tenant)
-    rate = _take_rate(tenant, caller, now_ms, submitter)
-    kept = _with_input(job, body, f"inputs/{job.tenant}/{job.job_id}", submitter.payloads)
-    caps = shard_caps(tenant.in_flight)
-    budget = DayBudget(
-        jobs=tenant.jobs_per_day,
-        cost_nanos=tenant.cost_nanos_per_day,
-        bypasses=tenant.bypasses_per_day if past_the_cache else 0,
+    if tenant.cost_nanos_per_day:
+        job = replace(job, cost_reserved_nanos=cost_nanos)
+    backlog = places.read(submitter.backlogs, now_ms)
+    return _Ready(job, model, now_ms, past_the_cache, body, backlog)
+
+
+def _refuse_when_full(ready: _Ready, submitter: Submitter) -> Job | None:
+    """Raises QueueFullError when too many wait by the picture; gives the open job to attach to.
+
+    Only then is that one looked for: one that ends before the claim is read lets one more in.
+    """
+    service = submitter.catalogue.service
+    waiting = ready.backlog.waiting()
+    if not service.queue_full or waiting < service.queue_full:
+        return None
+    holder = _joined(ready.job, submitter)
+    if holder is not None:
+        return holder
+    # Until there is room for some, so that not all come back for one place.
+    room = waiting - service.queue_full + 1 + service.queue_full // 100
+    retry_s = min(ready.backlog.drained_in_ms(room) / 1000, service.retry_after_max_s)
+    raise QueueFullError(
+        "So many jobs wait that no more are taken.",
+        retry_after_s=max(LEAST_FULL_RETRY_S, math.ceil(retry_s)),
     )
-    if budget.cost_nanos:
-        kept = replace(kept, cost_reserved_nanos=cost_nanos)
-    outcome = _claim(kept, caps, budget, submitter)
-    return outcome if isinstance(outcome, Hit) else replace(outcome, rate=rate)
+
+
+def _joined(job: Job, submitter: Submitter) -> Job | None:
+    """The open job that the submit would attach to."""
+    job_id = submitter.jobs.holder(job)
+    holder = None if job_id is None else submitter.jobs.get(job.tenant, job_id)
+    return holder if holder is not None and _joinable(holder, job) else None
 
 
 def _estimated_cost(request: SubmitRequest, body: bytes, model: Model, tenant: Tenant) -> int:
@@ -199,15 +310,9 @@ def _take_rate(
     return rate
 
 
-def _hit(
-    request: SubmitRequest, job: Job, entry: CacheEntry, model: Model, submitter: Submitter
-) -> Hit | Job:
-    """The entry in place of `job`, when it is young enough for who asks; else the job.
-
-    A stale entry is refreshed behind its reader.
-    """
+def _hit(job: Job, entry: CacheEntry, submitter: Submitter) -> Hit | Job:
+    """The entry in place of `job`, when it is young enough for who asks; else the job."""
     now_ms = job.created_at_epoch_ms
-    freshness = entry.freshness(now_ms)
     if not job.accepts(entry):
         return job
     try:
@@ -216,14 +321,19 @@ def _hit(
         # Its object was collected or is damaged: there is no answer any more, for the worker
         # neither, which doesn't look into results.
         return replace(job, asked_after_epoch_ms=entry.asked_at_epoch_ms)
-    beta = model.cache.early_refresh
-    wanted = freshness is Freshness.STALE or (
-        freshness is Freshness.FRESH and entry.early(now_ms, beta=beta, rand=submitter.rand())
+    return Hit(entry, entry.freshness(now_ms), result, at_ms=now_ms)
+
+
+def _with_refresh(request: SubmitRequest, ready: _Ready, hit: Hit, submitter: Submitter) -> Hit:
+    """The hit, with the refresh of a stale entry behind its reader."""
+    now_ms, entry = ready.now_ms, hit.entry
+    beta = ready.model.cache.early_refresh
+    wanted = hit.freshness is Freshness.STALE or (
+        hit.freshness is Freshness.FRESH and entry.early(now_ms, beta=beta, rand=submitter.rand())
     )
-    refresh = None
     if wanted and request.cache.mode != "only" and entry.may_be_refreshed(now_ms):
-        refresh = _queue_refresh(request, job, entry, submitter)
-    return Hit(entry, freshness, result, refresh, now_ms)
+        return replace(hit, refresh=_queue_refresh(request, ready.job, entry, submitter))
+    return hit
 
 
 def _queue_refresh(

@@ -6,7 +6,7 @@ a deadline that passed unseen, a claim that a finish left: each is a row of the 
 
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 
@@ -25,6 +25,7 @@ from sluiceway.domain.job import (
 )
 from sluiceway.ports import (
     Applied,
+    Backlogs,
     Clock,
     DueJob,
     DueJobs,
@@ -32,9 +33,11 @@ from sluiceway.ports import (
     IndexedJob,
     JobQueue,
     JobStore,
+    Latencies,
     StateStore,
     Telemetry,
 )
+from sluiceway.usecases.paint_backlog import paint_backlog
 
 LOOK_AHEAD_MS = 60_000
 """Until the next sweep: what becomes due before it is sent now, with the delay that is left."""
@@ -54,6 +57,9 @@ MAX_MEASURED = 100_000
 MEASURE_WITHIN_MS = 20_000
 """What is counted by then is what is told; the rest of the function's time is for the jobs."""
 
+ROWS_PER_POLL = 2_000
+"""Of the index, that a sweep reads on average to paint the picture of the backlog again."""
+
 LEAST_SENDS = 100
 """Of a lane and a sweep, however long its backlog: more than a lane can lose in a minute."""
 
@@ -67,6 +73,7 @@ class Sweeper:
     due_jobs: DueJobs
     queue: JobQueue
     gates: Gates
+    latencies: Latencies
     clock: Clock
     telemetry: Telemetry
     time_left_ms: Callable[[], int]
@@ -74,6 +81,9 @@ class Sweeper:
     pause: Callable[[float], None]
     """Waits that many seconds."""
     catalogue: Catalogue
+    backlogs: Backlogs
+    workers: Mapping[str, int]
+    """By lane: how many may run at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +108,8 @@ class _Sweep:
     looked_at: set[DueJob] = field(default_factory=set)
     """A row that is still as it was when it was looked at waits for the next sweep."""
     busy: StoreBusyError | None = None
+    polls_to_painting: int = 0
+    """So many passes more until the picture of the backlog is painted again."""
 
 
 def sweep_jobs(sweeper: Sweeper, *, poll: bool = False) -> Swept:
@@ -112,9 +124,11 @@ def sweep_jobs(sweeper: Sweeper, *, poll: bool = False) -> Swept:
     with suppress(StoreBusyError):  # the jobs don't wait for it, and the next sweep looks again
         _switch_degraded(waiting, sweeper, whole=whole)
     sweep = _Sweep(until_ms=sweeper.clock.now_ms() + LOOK_AHEAD_MS, budget=budget)
+    _paint(waiting, sweep, sweeper, whole=whole)
     _pass(sweep, sweeper)
     while poll and (waiting or not whole) and _time_to_poll(sweep, sweeper):
         sweeper.pause(POLL_EVERY_MS / 1000)
+        _paint_again(sweep, sweeper)
         _pass(sweep, sweeper)
     if sweep.busy is not None and not sweep.did.total():
         raise sweep.busy
@@ -252,7 +266,8 @@ def _shut(job: Job, now_ms: int, sweeper: Sweeper) -> gate.Shut | None:
     model = sweeper.catalogue.models.get(job.model)
     if model is None or job.slot is not None:
         return None
-    return sweeper.gates.shut(gate.key_of(model.vendor, model.vendor_model), now_ms=now_ms)
+    key = gate.key_of(model.vendor, model.vendor_model)
+    return sweeper.gates.look(key, now_ms=now_ms).shut(now_ms)
 
 
 def _without_lineage(job: Job) -> Job:
@@ -264,9 +279,9 @@ def _without_lineage(job: Job) -> Job:
     return replace(job, trace_header=header or None)
 
 
-def _waiting(sweeper: Sweeper) -> tuple[list[IndexedJob], bool]:
+def _waiting(sweeper: Sweeper, within_ms: int = MEASURE_WITHIN_MS) -> tuple[list[IndexedJob], bool]:
     """The open jobs, and whether these are all: reading them is bounded in rows and in time."""
-    stop_at_ms = sweeper.clock.now_ms() + MEASURE_WITHIN_MS
+    stop_at_ms = sweeper.clock.now_ms() + within_ms
     found: list[IndexedJob] = []
     whole = True
     for shard in range(DUE_SHARDS):
@@ -277,6 +292,40 @@ def _waiting(sweeper: Sweeper) -> tuple[list[IndexedJob], bool]:
             if job.status in OPEN:
                 found.append(job)
     return found, whole
+
+
+def _paint(waiting: list[IndexedJob], sweep: _Sweep, sweeper: Sweeper, *, whole: bool) -> None:
+    """Writes the picture of the backlog; of no backlog only over that of one.
+
+    What couldn't be counted is told by the messages of the lanes, copies among them.
+    """
+    uncounted = {}
+    for lane in () if whole else LANES:
+        counted = sum(job.lane == lane for job in waiting)
+        uncounted[lane] = sweeper.queue.backlog(lane) - counted
+    sweep.polls_to_painting = max(1, -(-len(waiting) // ROWS_PER_POLL))
+    with suppress(StoreBusyError):  # the jobs don't wait for it, and the next pass paints again
+        picture = paint_backlog(
+            waiting,
+            now_ms=sweeper.clock.now_ms(),
+            workers=sweeper.workers,
+            catalogue=sweeper.catalogue,
+            gates=sweeper.gates,
+            latencies=sweeper.latencies,
+            paused_tenants=sweeper.state.read().paused_tenants,
+            uncounted=uncounted,
+        )
+        if picture.groups or sweeper.backlogs.read().groups:
+            sweeper.backlogs.write(picture)
+
+
+def _paint_again(sweep: _Sweep, sweeper: Sweeper) -> None:
+    """Paints in a later pass, the more rarely the longer the index is."""
+    sweep.polls_to_painting -= 1
+    if sweep.polls_to_painting <= 0:
+        waiting, whole = _waiting(sweeper, sweeper.time_left_ms() - STOP_BEFORE_END_MS)
+        if whole:  # else it would tell less than the last one
+            _paint(waiting, sweep, sweeper, whole=whole)
 
 
 def _switch_degraded(waiting: list[IndexedJob], sweeper: Sweeper, *, whole: bool) -> None:

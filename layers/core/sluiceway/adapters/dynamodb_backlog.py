@@ -1,0 +1,108 @@
+"""The picture of the backlog in one row of the Coordination table (port Backlogs).
+
+Attributes: `measured_at_epoch_ms`, and `picture`, the rest as compressed JSON.
+"""
+
+import json
+import zlib
+from typing import Any
+
+from sluiceway.adapters.dynamodb import Table, Write
+from sluiceway.domain.backlog import TELLS_FOR_MS, Backlog, Group, Pace
+from sluiceway.ports import Clock
+
+COPY_LIVES_MS = 2_000
+
+BACKLOG_KEY = {"coordination_key": "backlog"}
+
+
+class DynamoDBBacklogs:
+    """Weakness: one row is read by every busy process each 2 s.
+
+    With 1,000 groups it has up to 60 KB, 8 read units of the 3,000 that a partition has a second.
+    """
+
+    def __init__(self, table: Table, coordination: str, *, clock: Clock) -> None:
+        """`coordination`: name of the Coordination table."""
+        self._table = table
+        self._name = coordination
+        self._clock = clock
+        self._copy = Backlog()
+        self._copied_at_ms = -COPY_LIVES_MS
+
+    def read(self) -> Backlog:
+        """See Backlogs."""
+        now_ms = self._clock.now_ms()
+        # A clock that went back makes the copy old, too.
+        if not 0 <= now_ms - self._copied_at_ms < COPY_LIVES_MS:
+            values = self._table.read(self._name, BACKLOG_KEY, consistent=False)
+            self._copy = Backlog() if values is None else _backlog_of(values)
+            self._copied_at_ms = now_ms
+        return self._copy
+
+    def write(self, backlog: Backlog) -> None:
+        """See Backlogs. A picture from a clock that was far ahead is replaced, too."""
+        measured_at_ms = backlog.measured_at_epoch_ms
+        self._copied_at_ms = -COPY_LIVES_MS  # of any time: the copy is used no more
+        self._table.write(
+            Write(
+                self._name,
+                BACKLOG_KEY,
+                update="SET #measured_at_epoch_ms = :measured, #picture = :picture",
+                condition=(
+                    "attribute_not_exists(#measured_at_epoch_ms) "
+                    "OR #measured_at_epoch_ms < :measured OR #measured_at_epoch_ms > :wrong"
+                ),
+                values={
+                    "measured": measured_at_ms,
+                    "picture": _picture_of(backlog),
+                    "wrong": measured_at_ms + TELLS_FOR_MS,
+                },
+            )
+        )
+
+
+def _picture_of(backlog: Backlog) -> bytes:
+    base_ms = backlog.measured_at_epoch_ms
+    document = {
+        "groups": [
+            [
+                (group.lane, group.model, group.tenant),
+                (group.waiting, group.slotted, group.running),
+                [at_ms - base_ms for at_ms in (group.oldest_epoch_ms, *group.later_epoch_ms)],
+            ]
+            for group in backlog.groups
+        ],
+        "paces": {
+            model: [
+                *(pace.interval_ms, pace.latency_ms),
+                *(pace.opens_at_epoch_ms, pace.slot_at_epoch_ms),
+            ]
+            for model, pace in backlog.paces.items()
+        },
+        "workers": dict(backlog.workers),
+        "besides": dict(backlog.besides),
+    }
+    return zlib.compress(json.dumps(document, separators=(",", ":")).encode())
+
+
+def _backlog_of(values: dict[str, Any]) -> Backlog:
+    base_ms: int = values["measured_at_epoch_ms"]
+    document = json.loads(zlib.decompress(values["picture"]))
+    return Backlog(
+        measured_at_epoch_ms=base_ms,
+        groups=tuple(
+            Group(
+                *(lane, model, tenant),
+                *(waiting, slotted, running),
+                oldest_epoch_ms=base_ms + oldest,
+                later_epoch_ms=tuple(base_ms + at for at in later),
+            )
+            for (lane, model, tenant), (waiting, slotted, running), (oldest, *later) in document[
+                "groups"
+            ]
+        ),
+        paces={model: Pace(*pace) for model, pace in document["paces"].items()},
+        workers=document["workers"],
+        besides=document["besides"],
+    )
