@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 from sluiceway.domain import job as transitions
-from sluiceway.domain.catalogue import Catalogue, Service
+from sluiceway.domain.catalogue import Catalogue, Model, Service
 from sluiceway.domain.errors import StoreBusyError
+from sluiceway.domain.gate import Gate, key_of
 from sluiceway.domain.job import DUE_SHARDS, Job, JobStatus
 from sluiceway.domain.lease import CLOCK_SKEW_MS
 from sluiceway.ports import ServiceState
@@ -78,6 +79,7 @@ class Minute(Bench):
     queue: InMemoryQueue = field(default_factory=InMemoryQueue)
     time_left_ms: int = 55_000
     service: Service = field(default_factory=Service)
+    models: dict[str, Model] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -109,7 +111,7 @@ class Minute(Bench):
                 pause=self.pause_sweep,
                 gates=self.gates,
                 latencies=InMemoryLatencies(World()),
-                catalogue=Catalogue(service=self.service),
+                catalogue=Catalogue(service=self.service, models=self.models),
                 backlogs=self.backlogs,
                 workers=WORKERS,
             ),
@@ -948,6 +950,26 @@ def test_jobs_that_wait_for_no_first_run_begin_no_degraded_mode(
     minute.sweep()
 
     assert minute.switches == []
+
+
+@pytest.mark.parametrize("why", ["paused model", "closed gate", "paused tenant", "full gate"])
+def test_jobs_that_are_kept_out_are_of_no_age(minute: Minute, why: str) -> None:
+    minute.models = {"demo-chat": Model(vendor="v", vendor_model="m", version="1")}
+    minute.put(waiting(AFTER_MS))
+    if why == "paused tenant":
+        minute.world.paused_tenants.add(minute.job.tenant)
+    else:
+        minute.world.gates[key_of("v", "m")] = {
+            "paused model": Gate(paused=True),
+            "closed gate": Gate(closed_until_ms=NOW_MS + 1),
+            "full gate": Gate(next_request_at_us=(NOW_MS + 3_600_000) * 1000),
+        }[why]
+
+    minute.sweep()
+
+    age_ms = AFTER_MS if why == "full gate" else 0
+    assert minute.measured["interactive"] == (1, age_ms)
+    assert minute.state.read().degraded is (why == "full gate")
 
 
 @pytest.mark.parametrize(("age_ms", "ends"), [(UNTIL_MS - 1, True), (UNTIL_MS, False)])

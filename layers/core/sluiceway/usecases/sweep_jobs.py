@@ -328,13 +328,30 @@ def _paint_again(sweep: _Sweep, sweeper: Sweeper) -> None:
             _paint(waiting, sweep, sweeper, whole=whole)
 
 
+def _let_in(waiting: list[IndexedJob], sweeper: Sweeper) -> list[IndexedJob]:
+    """Those that neither a pause nor a shut gate keeps waiting: their age tells of the lanes."""
+    now_ms = sweeper.clock.now_ms()
+    models = sweeper.catalogue.models
+    shut = set()
+    try:
+        paused_tenants = sweeper.state.read().paused_tenants
+        for name in {job.model for job in waiting} & set(models):
+            key = gate.key_of(models[name].vendor, models[name].vendor_model)
+            closed = sweeper.gates.look(key, now_ms=now_ms).shut(now_ms)
+            if closed is not None and not closed.far:
+                shut.add(name)
+    except StoreBusyError:  # the jobs don't wait for a figure
+        return waiting
+    return [job for job in waiting if job.tenant not in paused_tenants and job.model not in shut]
+
+
 def _switch_degraded(waiting: list[IndexedJob], sweeper: Sweeper, *, whole: bool) -> None:
     """Begins degraded mode when a job waits for its first run too long, and ends it well below.
 
     What waits for another attempt has its own reason to be late.
     """
     now_ms = sweeper.clock.now_ms()
-    queued = (job for job in waiting if job.status == JobStatus.QUEUED)
+    queued = (job for job in _let_in(waiting, sweeper) if job.status == JobStatus.QUEUED)
     oldest_s = max((now_ms - job.enqueued_at_epoch_ms for job in queued), default=0) / 1000
     since_ms = sweeper.state.read().degraded_since_epoch_ms
     if since_ms is None:
@@ -357,10 +374,18 @@ def _measure(waiting: list[IndexedJob], sweeper: Sweeper, *, whole: bool) -> dic
     """
     now_ms = sweeper.clock.now_ms()
     budget = {}
+    let_in = _let_in(waiting, sweeper)
     for lane in LANES:
-        jobs = [job for job in waiting if job.lane == lane and job.status != "processing"]
+        jobs = [job for job in waiting if job.lane == lane and job.status != JobStatus.PROCESSING]
         backlog = sweeper.queue.backlog(lane)
-        oldest_ms = max((now_ms - job.enqueued_at_epoch_ms for job in jobs), default=0)
+        oldest_ms = max(
+            (
+                now_ms - job.enqueued_at_epoch_ms
+                for job in let_in
+                if job.lane == lane and job.status != JobStatus.PROCESSING
+            ),
+            default=0,
+        )
         sweeper.telemetry.event(
             "lane_measured",
             lane=lane,
