@@ -837,7 +837,7 @@ def test_pause_lets_nobody_through_whoever_saw_the_gate_open(
     assert place.gates().pause(KEY, limits)
 
     assert take(worker, 1, limits=limits) == replace(PAUSED, until_ms=PAUSED.until_ms + 1)
-    assert place.gates().shut(KEY, now_ms=NOW_MS) == PAUSED
+    assert place.gates().look(KEY, now_ms=NOW_MS).shut(NOW_MS) == PAUSED
 
 
 def test_pause_ends_the_slots_that_were_kept(place: Place) -> None:
@@ -900,7 +900,7 @@ def test_resume_opens_nothing_that_the_vendor_closed(place: Place) -> None:
 
     resume(gates, limits=BOTH)
 
-    assert place.gates().shut(KEY, now_ms=NOW_MS) == Shut(NOW_MS + 20_000)
+    assert place.gates().look(KEY, now_ms=NOW_MS).shut(NOW_MS) == Shut(NOW_MS + 20_000)
     slots = [slot(place.gates(), at_ms=20_000, limits=BOTH) for _ in range(3)]
     assert slots == [20_000, 21_000, 22_000]
 
@@ -972,7 +972,7 @@ def test_resume_that_was_cut_off_still_shows_as_a_pause(tables: OnDynamoDB) -> N
     with pytest.raises(KeyboardInterrupt):
         tables.gates(broken).resume(KEY, SHARDED, now_ms=NOW_MS)
 
-    assert tables.gates().shut(KEY, now_ms=NOW_MS) == PAUSED
+    assert tables.gates().look(KEY, now_ms=NOW_MS).shut(NOW_MS) == PAUSED
     assert tables.gates().resume(KEY, SHARDED, now_ms=NOW_MS)
     assert not tables.row(f"{KEY}#1").paused
 
