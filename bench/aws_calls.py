@@ -37,7 +37,7 @@ from sluiceway.adapters.dynamodb_backlog import DynamoDBBacklogs
 from sluiceway.adapters.dynamodb_state import DynamoDBState
 from sluiceway.domain import catalogue as catalogues
 from sluiceway.domain import ids
-from sluiceway.domain.backlog import Backlog
+from sluiceway.domain.backlog import Backlog, Group
 from sluiceway.domain.catalogue import Vendor
 from sluiceway.domain.counters import shard_caps
 from sluiceway.ports import (
@@ -497,7 +497,7 @@ class _State:
 class _KnownLatencies:
     """Samples that were read a moment ago, and calls that are none (port Latencies)."""
 
-    def median_ms(self, key: str, *, now_ms: int) -> int | None:
+    def median_ms(self, key: str, *, now_ms: int, least: int = 8) -> int | None:
         """See Latencies."""
 
     def add(self, key: str, latency_ms: int, *, now_ms: int, surely: bool = False) -> None:
@@ -531,6 +531,19 @@ Record = dict[str, Any]
 """One record of an SQS event."""
 
 
+class _Given:
+    """The picture of the backlog that a path wants (port Backlogs)."""
+
+    def __init__(self) -> None:
+        self._picture = Backlog()
+
+    def read(self) -> Backlog:
+        return self._picture
+
+    def write(self, backlog: Backlog) -> None:
+        self._picture = backlog
+
+
 class Gateway:
     """The three functions in this process."""
 
@@ -562,6 +575,7 @@ class Gateway:
         run_deps = bootstrap.run_deps()
         self._run_state = _State(run_deps.worker.state)
         # Without jitter a retry is due at once.
+        self.picture = _Given()
         # One call in ten is a sample, and samples are read every 30 s: told apart from the count.
         worker = replace(
             run_deps.worker,
@@ -569,6 +583,7 @@ class Gateway:
             rand=lambda: 0.0,
             latencies=_KnownLatencies(),
             state=self._run_state,
+            backlogs=self.picture,
         )
         self._run_deps = replace(run_deps, worker=worker)
 
@@ -927,6 +942,18 @@ def run(gateway: Gateway, *, big: bool = False, copy_is_old: bool = False) -> li
     return calls
 
 
+def run_contended(gateway: Gateway) -> list[Call]:
+    """The first attempt succeeds, in a lane that two tenants want."""
+    record = gateway.receive(gateway.submit(gateway.prompt()))
+    groups = (Group("interactive", "own", tenant, waiting=100) for tenant in ("acme", "globex"))
+    now_ms = bootstrap.SystemClock().now_ms()
+    gateway.picture.write(Backlog(now_ms, tuple(groups), workers={"interactive": 8, "batch": 2}))
+    with gateway.counting() as calls:
+        gateway.deliver(record)
+    gateway.picture.write(Backlog())
+    return calls
+
+
 def run_known_key(gateway: Gateway) -> list[Call]:
     """The first attempt succeeds at work that was done before, with nothing in the cache."""
     prompt = gateway.prompt()
@@ -1073,6 +1100,7 @@ PATHS: tuple[tuple[str, int | None, Drive], ...] = (
         lambda gateway: run(gateway, copy_is_old=True),
     ),
     ("run, first attempt succeeds, key leased before", 5, run_known_key),
+    ("run, contended lane", 7, run_contended),
     ("run, refresh", 5, run_refresh),
     ("run, completes from the cache", None, run_from_cache),
     ("run, meets another job's lease", None, run_meets_lease),
@@ -1229,7 +1257,8 @@ def _use(local: LocalStack) -> None:
         del os.environ[name]
     functions = emulator.client("lambda", local.endpoint_url).list_functions()["Functions"]
     for function in functions:
-        os.environ.update(function.get("Environment", {}).get("Variables", {}))
+        variables = function.get("Environment", {}).get("Variables", {})
+        os.environ.update({name: str(value) for name, value in variables.items()})
     environment = processes.clean_environment(
         AWS_ENDPOINT_URL=local.endpoint_url,
         POWERTOOLS_LOG_LEVEL="CRITICAL",

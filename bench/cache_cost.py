@@ -378,6 +378,7 @@ class Handlers:
                 payloads=payloads,
                 gates=InMemoryGates(world),
                 latencies=InMemoryLatencies(world),
+                backlogs=InMemoryBacklogs(world),
                 vendors=vendors,
                 clock=clock,
                 telemetry=telemetry,

@@ -171,9 +171,22 @@ def gates(place: Place) -> Gates:
 
 
 def take(
-    gates: Gates, at_ms: int = 0, *, limits: Limits = PER_SECOND, tokens: int = 0, key: str = KEY
+    gates: Gates,
+    at_ms: int = 0,
+    *,
+    limits: Limits = PER_SECOND,
+    tokens: int = 0,
+    key: str = KEY,
+    furthest_ms: int = FURTHEST_SLOT_MS,
 ) -> Ticket | Shut:
-    return gates.take(key, limits, tokens=tokens, now_ms=NOW_MS + at_ms, probe_ms=PROBE_MS)
+    return gates.take(
+        key,
+        limits,
+        tokens=tokens,
+        now_ms=NOW_MS + at_ms,
+        probe_ms=PROBE_MS,
+        furthest_ms=furthest_ms,
+    )
 
 
 def ticket(gates: Gates, at_ms: int = 0, **named: Any) -> Ticket:
@@ -257,6 +270,25 @@ def test_slots_are_taken_ten_minutes_ahead_and_no_further(place: Place) -> None:
     before = place.row()
     assert take(gates) == take(place.gates()) == Shut(NOW_MS + FURTHEST_SLOT_MS, far=True)
     assert place.row() == before
+
+
+@pytest.mark.parametrize("burst", [1, 10])
+def test_slots_are_taken_as_far_ahead_as_the_taker_says(place: Place, burst: int) -> None:
+    """Its own burst is due at once, however far ahead that makes the row."""
+    limits = Limits(requests_per_minute=6, burst=burst)
+    gates = place.gates()
+
+    taken = [take(place.gates(), limits=limits, furthest_ms=15_000) for _ in range(burst + 2)]
+
+    assert [one.slot_at_ms - NOW_MS for one in taken if isinstance(one, Ticket)] == [
+        *([0] * burst),
+        10_000,
+    ]
+    before = place.row()
+    assert taken[-1] == Shut(NOW_MS + 15_000, far=True)
+    assert take(gates, limits=limits, furthest_ms=19_999) == Shut(NOW_MS + 19_999, far=True)
+    assert place.row() == before
+    assert slot(gates, limits=limits, furthest_ms=20_000) == 20_000
 
 
 def test_line_that_others_made_too_long_meanwhile_is_not_made_longer(place: Place) -> None:
@@ -1027,6 +1059,67 @@ def enter(gates: Gates, *rooms: Room, token: str, at_ms: int = 0, ends_ms: int =
     return gates.enter(rooms, token, now_ms=NOW_MS + at_ms, until_ms=ends_ms)
 
 
+ACME = Room("lane:interactive", "tenant:acme", 3)
+LANE_CHAT = Room("lane:interactive", "model:demo-chat", 8)
+
+
+def test_rooms_of_a_lane_are_no_vendors(place: Place) -> None:
+    gates = place.gates()
+    for token in ("a", "b", "c"):
+        assert enter(gates, ACME, LANE_CHAT, token=token)
+
+    assert not enter(gates, ACME, LANE_CHAT, token="d")
+    assert enter(gates, ALL, token="d")
+    assert set(place.inside(ACME)) == set(place.inside(LANE_CHAT)) == {"a", "b", "c"}
+
+
+def test_share_that_shrank_lets_nobody_in_until_enough_have_left(place: Place) -> None:
+    gates = place.gates()
+    for token in ("a", "b", "c"):
+        enter(gates, ACME, token=token)
+    smaller = replace(ACME, places=2)
+
+    gates.leave([ACME], "a")
+    assert not enter(gates, smaller, token="d")
+
+    gates.leave([ACME], "b")
+    assert enter(gates, smaller, token="d")
+
+
+def test_lane_of_two_hundred_tenants_keeps_few_empty_rooms(tables: OnDynamoDB) -> None:
+    gates = tables.gates()
+    for number in range(200):
+        room = Room("lane:interactive", f"tenant:t{number}", 3)
+        assert enter(gates, room, token="a")
+        if number % 10:  # else its worker died
+            gates.leave([room], "a")
+
+    assert enter(gates, ACME, token="a", at_ms=60_001, ends_ms=NOW_MS + 120_000)
+    row = tables._read("running#lane:interactive")
+    assert row is not None
+    assert len(row) < 40
+    for number in range(4):  # the dead go, too, some with each write
+        enter(gates, ACME, token=f"b{number}", at_ms=60_002, ends_ms=NOW_MS + 120_000)
+        gates.leave([ACME], f"b{number}")
+    row = tables._read("running#lane:interactive")
+    assert row is not None
+    assert len(row) <= 1 + 1 + 8 + 1
+    assert set(tables.inside(ACME)) == {"a"}
+
+
+def test_room_is_not_taken_out_that_somebody_entered_meanwhile(tables: OnDynamoDB) -> None:
+    gates, other = tables.gates(), tables.gates()
+    rooms = [Room("lane:interactive", f"tenant:t{number}", 3) for number in range(20)]
+    for room in rooms:
+        enter(gates, room, token="a", ends_ms=NOW_MS + 1)
+    for room in rooms:
+        enter(other, room, token="b")
+
+    enter(gates, ACME, token="a", at_ms=1)
+
+    assert all(set(tables.inside(room)) == {"a", "b"} for room in rooms)
+
+
 def test_room_takes_as_many_as_it_has_places(place: Place) -> None:
     inside = [enter(place.gates(), ALL, token=f"t{n}") for n in range(5)]
 
@@ -1179,6 +1272,38 @@ def test_six_hundred_takes_of_twenty_threads_get_slots_an_interval_apart(crowded
     slots = at_once(*[lambda gates=gates: take_thirty(gates) for gates in workers])
 
     assert sorted(itertools.chain(*slots)) == [10 * number for number in range(600)]
+
+
+@pytest.mark.parametrize("client", ["one process", "twenty processes"])
+def test_twenty_workers_at_once_take_no_more_than_a_share(crowded: Place, client: str) -> None:
+    """Each tries until it was inside; 3 places of the tenant's, and 8 of the model's."""
+    one = crowded.gates()
+    workers = [one if client == "one process" else crowded.gates() for _ in range(20)]
+    most, served = [], []
+
+    def run(gates: Gates, token: str) -> None:
+        for _ in range(200):
+            if enter(gates, ACME, LANE_CHAT, token=token):
+                most.append(len(crowded.inside(ACME)))
+                gates.leave([ACME, LANE_CHAT], token)
+                served.append(token)
+                return
+
+    at_once(*[lambda gates=gates, n=n: run(gates, f"t{n}") for n, gates in enumerate(workers)])
+
+    assert served
+    assert max(most) <= 3
+    assert crowded.inside(ACME) == crowded.inside(LANE_CHAT) == {}
+
+
+def test_twenty_workers_that_stay_fill_a_share(crowded: Place) -> None:
+    at_once(
+        *[lambda n=n: enter(crowded.gates(), ACME, LANE_CHAT, token=f"t{n}") for n in range(20)]
+    )
+
+    inside = crowded.inside(ACME)
+    assert 1 <= len(inside) <= 3
+    assert crowded.inside(LANE_CHAT) == inside
 
 
 def test_fifty_refused_calls_halve_the_rate_once(crowded: Place) -> None:

@@ -10,7 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from sluiceway.adapters.dynamodb import Table, to_item
-from sluiceway.adapters.dynamodb_latencies import COPY_LIVES_MS, DynamoDBLatencies
+from sluiceway.adapters.dynamodb_latencies import (
+    COPY_LIVES_MS,
+    COPY_OF_FEW_LIVES_MS,
+    DynamoDBLatencies,
+)
 from sluiceway.domain.timeouts import (
     ENOUGH_SAMPLES,
     LEAST_SAMPLES,
@@ -178,6 +182,11 @@ def test_sample_is_one_blind_write(tables: OnDynamoDB) -> None:
 
 
 def test_row_is_read_every_half_minute_and_not_consistently(tables: OnDynamoDB) -> None:
+    writer = tables.process()
+    while median(writer) is None:
+        writer.add(KEY, 400, now_ms=NOW_MS)
+    tables.calls.clear()
+    tables.requests.clear()
     latencies = tables.process()
 
     for at_ms in (0, 1, COPY_LIVES_MS - 1, COPY_LIVES_MS, 2 * COPY_LIVES_MS - 1):
@@ -185,6 +194,22 @@ def test_row_is_read_every_half_minute_and_not_consistently(tables: OnDynamoDB) 
 
     assert tables.calls == {"get_item": 2}
     assert [request["ConsistentRead"] for request in tables.requests] == [False, False]
+
+
+def test_row_of_few_samples_is_read_more_often(tables: OnDynamoDB) -> None:
+    latencies = tables.process()
+
+    for at_ms in (0, COPY_OF_FEW_LIVES_MS - 1, COPY_OF_FEW_LIVES_MS):
+        assert median(latencies, at_ms) is None
+
+    assert tables.calls == {"get_item": 2}
+
+
+def test_fewer_samples_give_a_median_to_who_is_content_with_them(place: Place) -> None:
+    place.process().add(KEY, 400, now_ms=NOW_MS)
+
+    assert place.process().median_ms(KEY, now_ms=NOW_MS) is None
+    assert place.process().median_ms(KEY, now_ms=NOW_MS, least=1) == 400
 
 
 def test_clock_that_went_back_keeps_no_copy_alive(tables: OnDynamoDB) -> None:

@@ -99,6 +99,7 @@ class Path:
                 payloads=self.payloads,
                 gates=InMemoryGates(World()),
                 latencies=InMemoryLatencies(World()),
+                backlogs=InMemoryBacklogs(World()),
                 vendors=self.vendors,
                 clock=self.store.clock,
                 telemetry=RecordingTelemetry(),

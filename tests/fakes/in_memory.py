@@ -620,11 +620,22 @@ class InMemoryGates:
         self.takes = 0
 
     def take(
-        self, key: str, limits: Limits, *, tokens: int, now_ms: int, probe_ms: int
+        self,
+        key: str,
+        limits: Limits,
+        *,
+        tokens: int,
+        now_ms: int,
+        probe_ms: int,
+        furthest_ms: int,
     ) -> Ticket | Shut:
         with self._world.lock:
             gate = self._of(key)
-            if shut := gate.shut(now_ms) or gate.probe_waits(limits, tokens, now_ms):
+            if shut := (
+                gate.shut(now_ms)
+                or gate.probe_waits(limits, tokens, now_ms)
+                or gate.far(limits, tokens, now_ms, furthest_ms)
+            ):
                 return shut
             self.takes += 1
             now_us = now_ms * 1000
@@ -730,9 +741,11 @@ class InMemoryLatencies:
         self._world = world
         self._rand = rand or random.Random(1).random  # noqa: S311 - the same in each run
 
-    def median_ms(self, key: str, *, now_ms: int) -> int | None:
+    def median_ms(
+        self, key: str, *, now_ms: int, least: int = timeouts.LEAST_SAMPLES
+    ) -> int | None:
         with self._world.lock:
-            return timeouts.median_ms(self._ring(key).values(), now_ms)
+            return timeouts.median_ms(self._ring(key).values(), now_ms, least=least)
 
     def add(self, key: str, latency_ms: int, *, now_ms: int, surely: bool = False) -> None:
         with self._world.lock:

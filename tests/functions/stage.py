@@ -177,6 +177,7 @@ class Stage:
                 payloads=self.payloads,
                 gates=self.gates,
                 latencies=InMemoryLatencies(self.world),
+                backlogs=InMemoryBacklogs(self.world),
                 vendors=self.vendors,
                 clock=self.clock,
                 telemetry=self.telemetry,

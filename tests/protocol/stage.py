@@ -687,6 +687,7 @@ class Stage:
             payloads=cast("PayloadStore", self._port(self.stores.payloads, "payloads")),
             gates=self.gates,
             latencies=self.latencies,
+            backlogs=self.backlogs,
             vendors=self._port(self.vendor, "vendors"),
             clock=self.clock,
             telemetry=self.telemetry,

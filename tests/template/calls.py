@@ -342,6 +342,7 @@ def _run_all_verbs(recorder: _Recorder, session: boto3.Session) -> None:
     _run_verbs_of_gates(recorder.port("gates", run.worker.gates))
     latencies = recorder.port("latencies", run.worker.latencies)
     latencies.median_ms("latency#vendor#model-1", now_ms=NOW_MS)
+    latencies.median_ms("latency#vendor#model-1", now_ms=NOW_MS, least=1)
     latencies.add("latency#vendor#model-1", 300, now_ms=NOW_MS, surely=True)
     queue = recorder.port("queue", run.queue)
     for lane in ("interactive", "batch"):
@@ -407,7 +408,9 @@ def _run_verbs_of_gates(gates: Any) -> None:
     gates.enter(rooms, "token", now_ms=NOW_MS, until_ms=NOW_MS + LEASE_MS)
     gates.enter(rooms, "another", now_ms=NOW_MS, until_ms=NOW_MS + LEASE_MS)  # it is full
     for allowed in (limits, Limits()):
-        ticket = gates.take(key, allowed, tokens=10, now_ms=NOW_MS, probe_ms=LEASE_MS)
+        ticket = gates.take(
+            key, allowed, tokens=10, now_ms=NOW_MS, probe_ms=LEASE_MS, furthest_ms=LEASE_MS
+        )
     gates.still_open(key, ticket, now_ms=NOW_MS)
     gates.settle(key, limits, ticket, tokens=5)
     for _ in range(OPEN_AFTER_FAILURES):

@@ -261,7 +261,7 @@ class Service:
         gate = self.world.gates.get(key, Gate())
         if gate.slot_at_us(limits, 0, self.now_ms * 1000) > self.now_ms * 1000:
             return False
-        self.gates.take(key, limits, tokens=0, now_ms=self.now_ms, probe_ms=0)
+        self.gates.take(key, limits, tokens=0, now_ms=self.now_ms, probe_ms=0, furthest_ms=0)
         return True
 
     def _paint(self) -> Backlog:

@@ -52,9 +52,16 @@ class Taker:
         self.world = World(gates={KEY: self.gate})
         self.gates = InMemoryGates(self.world)
 
-    def take(self, at_ms: int = 0, *, tokens: int = 0) -> Ticket | Shut:
+    def take(
+        self, at_ms: int = 0, *, tokens: int = 0, furthest_ms: int = FURTHEST_SLOT_MS
+    ) -> Ticket | Shut:
         return self.gates.take(
-            KEY, self.limits, tokens=tokens, now_ms=NOW_MS + at_ms, probe_ms=PROBE_MS
+            KEY,
+            self.limits,
+            tokens=tokens,
+            now_ms=NOW_MS + at_ms,
+            probe_ms=PROBE_MS,
+            furthest_ms=furthest_ms,
         )
 
     def slot(self, at_ms: int = 0, *, tokens: int = 0) -> int:
@@ -567,7 +574,14 @@ class Play:
             elif turn.what == "fail":
                 gates.failed(KEY, self.limits, ticket_now, now_ms=now_ms)
             elif turn.what in {"take", "keep"}:
-                taken = gates.take(KEY, self.limits, tokens=0, now_ms=now_ms, probe_ms=PROBE_MS)
+                taken = gates.take(
+                    KEY,
+                    self.limits,
+                    tokens=0,
+                    now_ms=now_ms,
+                    probe_ms=PROBE_MS,
+                    furthest_ms=FURTHEST_SLOT_MS,
+                )
                 if isinstance(taken, Shut):
                     continue
                 if taken.slot_at_ms <= now_ms:

@@ -210,6 +210,7 @@ class Desk:
             payloads=self.submitter.payloads,
             gates=InMemoryGates(self.world),
             latencies=InMemoryLatencies(self.world),
+            backlogs=InMemoryBacklogs(self.world),
             vendors=vendors or FakeVendors(),
             clock=self.clock,
             telemetry=RecordingTelemetry(),

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from sluiceway.domain import timeouts
 from sluiceway.domain.backlog import MOST_GROUPS, Backlog, Group, Pace, whose
 from sluiceway.domain.catalogue import parse
 from sluiceway.domain.errors import StoreBusyError
@@ -158,8 +159,19 @@ def test_what_could_not_be_counted_waits_too() -> None:
 def test_pace_of_an_idle_gate_has_its_burst_ahead_of_it() -> None:
     picture = paint(a_row(), a_row(model="gone"))
 
-    assert picture.paces == {"demo-chat": Pace(1_000.0, 0, 0, NOW_MS - 4_000)}
+    assert picture.paces == {"demo-chat": Pace(1_000.0, 8_660, 0, NOW_MS - 4_000)}
     assert picture.pace("gone") == Pace()
+
+
+def test_pace_knows_what_the_models_calls_took_lately() -> None:
+    world = World()
+    latencies = InMemoryLatencies(world)
+    for n in range(64):
+        latencies.add(timeouts.key_of("simulator", "sim-chat-1"), 4_000 + n, now_ms=NOW_MS)
+
+    picture = paint(a_row(), world=world)
+
+    assert 4_000 <= picture.pace("demo-chat").latency_ms < 4_064
 
 
 def test_pace_is_that_of_the_rate_at_present_and_its_line_ends_at_the_last_slot() -> None:
@@ -171,7 +183,7 @@ def test_pace_is_that_of_the_rate_at_present_and_its_line_ends_at_the_last_slot(
 
     picture = paint(a_row(), world=World(gates={KEY: gate}))
 
-    assert picture.pace("demo-chat") == Pace(2_000.0, 0, 0, NOW_MS + 26_000)
+    assert picture.pace("demo-chat") == Pace(2_000.0, 8_660, 0, NOW_MS + 26_000)
 
 
 @pytest.mark.parametrize(

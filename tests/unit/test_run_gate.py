@@ -23,11 +23,11 @@ from sluiceway.domain.gate import (
 )
 from sluiceway.domain.job import JobStatus
 from sluiceway.domain.lease import CLOCK_SKEW_MS
+from sluiceway.domain.shares import PARKED_LEAST_MS
 from sluiceway.domain.ticket import SLOT_LIVES_MS
 from sluiceway.usecases.cancel_job import cancel_job
 from sluiceway.usecases.run_job import (
     PROBE_MARGIN_MS,
-    ROOM_WAIT_MS,
     SHUT_SPREAD_MS,
     Acknowledge,
     GiveBack,
@@ -342,7 +342,7 @@ def test_long_wait_is_parked_with_its_slot_and_costs_no_attempt(
     assert (bench.job.status, bench.job.receives) == (status, 3)
     assert is_as_before(bench, before)
     assert bench.pauses == []
-    assert bench.told["job_parked"] == {"gate": True}
+    assert bench.told["job_parked"] == {"reason": "gate"}
 
 
 def test_parked_job_is_due_by_its_deadline_however_far_its_slot_is(bench: GateBench) -> None:
@@ -475,7 +475,7 @@ def test_full_room_parks_for_a_while_and_takes_no_slot(
     assert bench.deliver() == Acknowledge()
 
     assert bench.waits_ms == waits_ms
-    assert ROOM_WAIT_MS == 5_000
+    assert PARKED_LEAST_MS == 5_000
     assert bench.gates.takes == 0
     assert bench.world.rooms[room] == others
     bench.world.rooms[room].clear()

@@ -49,7 +49,7 @@ def test_job_of_a_paused_tenant_is_parked_and_nothing_is_spent(
     assert bench.job.status is job.status
     assert bench.vendors.total == 0
     assert bench.world.leases == {}
-    assert ("job_parked", JOB_ID, {"tenant_paused": True}) in bench.telemetry.events
+    assert ("job_parked", JOB_ID, {"reason": "tenant_paused"}) in bench.telemetry.events
 
 
 def test_copy_of_the_message_of_a_parked_job_is_acknowledged(bench: Bench) -> None:

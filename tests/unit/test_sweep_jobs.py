@@ -764,7 +764,7 @@ def test_row_that_nobody_moved_is_looked_at_once_in_a_sweep(busy: Minute) -> Non
 
 def test_backlog_of_a_polling_sweep_is_sent_no_more_than_that_of_one_pass(busy: Minute) -> None:
     busy.put_many(2_500, due_at_epoch_ms=NOW_MS)
-    busy.queue.backlogs = {"interactive": 2_500}
+    busy.queue.backlogs = {"interactive": 2_500, "batch": 10}  # nobody is idle
 
     swept = busy.sweep(poll=True)
 

@@ -239,6 +239,7 @@ def api_deps() -> ApiDeps:
 @cache
 def run_deps() -> RunDeps:
     """For functions/run_job."""
+    from sluiceway.adapters.dynamodb_backlog import DynamoDBBacklogs  # noqa: PLC0415
     from sluiceway.adapters.dynamodb_gates import DynamoDBGates  # noqa: PLC0415
     from sluiceway.adapters.dynamodb_latencies import DynamoDBLatencies  # noqa: PLC0415
     from sluiceway.adapters.dynamodb_state import DynamoDBState  # noqa: PLC0415
@@ -262,6 +263,7 @@ def run_deps() -> RunDeps:
         payloads=payloads,
         gates=DynamoDBGates(table, settings.coordination_table),
         latencies=DynamoDBLatencies(table, settings.coordination_table),
+        backlogs=DynamoDBBacklogs(table, settings.coordination_table, clock=clock),
         vendors=HttpVendors(api_key=SecretsManagerKeys(secret_client, clock), clock=clock),
         clock=clock,
         telemetry=telemetry,

@@ -381,10 +381,18 @@ class Gates(Protocol):
     """Who may call a vendor's model now; shared by all workers."""
 
     def take(
-        self, key: str, limits: "Limits", *, tokens: int, now_ms: int, probe_ms: int
+        self,
+        key: str,
+        limits: "Limits",
+        *,
+        tokens: int,
+        now_ms: int,
+        probe_ms: int,
+        furthest_ms: int,
     ) -> "Ticket | Shut":
         """The next slot, for a call of about so many tokens. One write as a rule.
 
+        None that is more than `furthest_ms` ahead.
         A vendor that was down is probed by one call at a time, each `probe_ms` long at most.
         """
         ...
@@ -434,7 +442,10 @@ class Gates(Protocol):
         ...
 
     def enter(self, rooms: "Sequence[Room]", token: str, *, now_ms: int, until_ms: int) -> bool:
-        """Takes a place in each of a vendor's rooms, or in none; the dead leave at `until_ms`."""
+        """Takes a place in each of the rooms, or in none; the dead leave at `until_ms`.
+
+        They are one vendor's, or one lane's.
+        """
         ...
 
     def leave(self, rooms: "Sequence[Room]", token: str) -> None:
@@ -448,8 +459,8 @@ class Latencies(Protocol):
     Keys are those of `timeouts.key_of`.
     """
 
-    def median_ms(self, key: str, *, now_ms: int) -> int | None:
-        """Of the recent samples, from a copy of half a minute at most; None: too few are known."""
+    def median_ms(self, key: str, *, now_ms: int, least: int = 8) -> int | None:
+        """Of the recent samples, from a copy of half a minute at most; None: fewer than `least`."""
         ...
 
     def add(self, key: str, latency_ms: int, *, now_ms: int, surely: bool = False) -> None:

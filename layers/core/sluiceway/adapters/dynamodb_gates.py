@@ -5,6 +5,7 @@ Coordination rows, by `coordination_key`:
                                         of the last call that paused or resumed it
     gate#<vendor>#<vendor model>#<n>    the other shards of a gate that is hotter than a partition
     running#<vendor>                    for each room a map: token of a worker -> when it has left
+    running#lane:<lane>                 the same, for each tenant and model that is held to a share
 """
 
 import random
@@ -30,6 +31,10 @@ _COPY_LIVES_MS = 1_000
 _MOST_DEAD = 40
 """Places of dead workers that one write empties: an expression has 4 KB at most."""
 
+_MOST_UNUSED = 8
+"""Empty rooms that a row keeps, and so many more that one write takes out: a lane has rooms for
+whoever ran in it."""
+
 _NAMES = tuple(field.name for field in fields(Gate))
 
 
@@ -51,20 +56,29 @@ class DynamoDBGates:
     # ------------------------------------------------------------------ slots
 
     def take(
-        self, key: str, limits: Limits, *, tokens: int, now_ms: int, probe_ms: int
+        self,
+        key: str,
+        limits: Limits,
+        *,
+        tokens: int,
+        now_ms: int,
+        probe_ms: int,
+        furthest_ms: int,
     ) -> Ticket | Shut:
         """See Gates."""
         shard = int(self._rand() * limits.shards)
         row = _row(key, shard)
         copy, seen_at_ms = self._copies.get(row, (Gate(), 0))
-        if 0 <= now_ms - seen_at_ms < _COPY_LIVES_MS and (shut := copy.shut(now_ms)):
+        if 0 <= now_ms - seen_at_ms < _COPY_LIVES_MS and (
+            shut := copy.shut(now_ms) or copy.far(limits, tokens, now_ms, furthest_ms)
+        ):
             return shut
         if not limits.any:
             copy = self._look(row, now_ms)
             if not copy.probing:
                 return copy.shut(now_ms) or Ticket(now_ms, copy.version, shard)
         for _ in range(_MAX_TRIES):
-            take = self._take_write(row, copy, limits, tokens, now_ms)
+            take = self._take_write(row, copy, limits, tokens, now_ms, furthest_ms)
             if copy.probing:  # one call finds out; the others wait for it
                 take = _with_set(take, "#closed_until_ms = :probe", probe=now_ms + probe_ms)
             answer = self._table.update(take)
@@ -81,7 +95,8 @@ class DynamoDBGates:
                 return Ticket(-(-slot_us // 1000), copy.version, shard)
             copy = self._see(row, answer, now_ms)
             waits = copy.probe_waits(limits, tokens, now_ms)
-            if shut := copy.shut(now_ms) or waits:
+            far = copy.far(limits, tokens, now_ms, furthest_ms)
+            if shut := copy.shut(now_ms) or waits or far:
                 return shut
         return Shut(now_ms + _BUSY_MS)
 
@@ -115,13 +130,17 @@ class DynamoDBGates:
             )
         )
 
-    def _take_write(self, row: str, copy: Gate, limits: Limits, tokens: int, now_ms: int) -> Write:
+    def _take_write(
+        self, row: str, copy: Gate, limits: Limits, tokens: int, now_ms: int, furthest_ms: int
+    ) -> Write:
         """A take that is right when the row is as busy as `copy` says, and of its version."""
         now_us = now_ms * 1000
-        furthest_us = FURTHEST_SLOT_MS * 1000
-        ahead_us = (
-            copy.ahead_us(limits, tokens, now_ms) if copy.probing else (furthest_us, furthest_us)
-        )
+        # A probe takes no slot ahead of its time; nobody takes one that is too far ahead.
+        slot_ahead_us = 0 if copy.probing else furthest_ms * 1000
+        ahead_us = [
+            min(FURTHEST_SLOT_MS * 1000, burst_us + slot_ahead_us)
+            for burst_us in copy.ahead_us(limits, tokens, now_ms)
+        ]
         sets, conditions = ["#version = :version"], [_of_version(copy.version), _OPEN]
         values: dict[str, Any] = {
             "version": copy.version,
@@ -403,6 +422,10 @@ class DynamoDBGates:
             only_empties |= len(inside) - len(dead) >= room.places
             conditions.append(f"size(#{alias}) <= :most{number}")
             values[f"most{number}"] = max(room.places + len(dead) - 1, len(inside))
+        for number, name in enumerate(_unused(known, rooms, now_ms)):
+            names[f"unused{number}"], values[f"unused{number}"] = name, known[name]
+            removes.append(f"#unused{number}")
+            conditions.append(f"#unused{number} = :unused{number}")
         update = "" if only_empties else "SET " + ", ".join(sets)
         update += " REMOVE " + ", ".join(removes) if removes else ""
         values["alone"] = {token: until_ms}
@@ -472,6 +495,20 @@ def _with_set(write: Write, assignment: str, **values: Any) -> Write:
     return replace(
         write, update=f"{write.update}, {assignment}", values={**(write.values or {}), **values}
     )
+
+
+def _unused(known: Mapping[str, Any], rooms: Sequence[Room], now_ms: int) -> list[str]:
+    """The rooms with nobody alive inside, of more than a row keeps."""
+    wanted = {room.name for room in rooms}
+    empty = [
+        name
+        for name, inside in sorted(known.items())
+        if isinstance(inside, Mapping)
+        and name not in wanted
+        and len(inside) <= 1
+        and all(left_ms <= now_ms for left_ms in inside.values())
+    ]
+    return empty[:_MOST_UNUSED] if len(empty) > _MOST_UNUSED else []
 
 
 def _taken(known: Mapping[str, Any], room: Room, now_ms: int) -> int:

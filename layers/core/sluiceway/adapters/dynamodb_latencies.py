@@ -10,9 +10,11 @@ from typing import Any
 
 from sluiceway.adapters.dynamodb import Refusal, Table, Write
 from sluiceway.domain import timeouts
-from sluiceway.domain.timeouts import RING, SAMPLE_LIVES_MS, Sample
+from sluiceway.domain.timeouts import LEAST_SAMPLES, RING, SAMPLE_LIVES_MS, Sample
 
 COPY_LIVES_MS = 30_000
+COPY_OF_FEW_LIVES_MS = 5_000
+"""As long as too few samples are known for a median."""
 
 _ROW_LIVES_S = 2 * SAMPLE_LIVES_MS // 1000
 
@@ -30,14 +32,15 @@ class DynamoDBLatencies:
         self._copies: dict[str, tuple[list[Sample], int]] = {}
         """Each ring as it was seen last, and when."""
 
-    def median_ms(self, key: str, *, now_ms: int) -> int | None:
+    def median_ms(self, key: str, *, now_ms: int, least: int = LEAST_SAMPLES) -> int | None:
         """See Latencies."""
         samples, seen_at_ms = self._copies.get(key, ([], -COPY_LIVES_MS))
-        if not 0 <= now_ms - seen_at_ms < COPY_LIVES_MS:
+        few = len(samples) < LEAST_SAMPLES
+        if not 0 <= now_ms - seen_at_ms < (COPY_OF_FEW_LIVES_MS if few else COPY_LIVES_MS):
             samples = self._see(
                 key, self._table.read(self._name, _key(key), consistent=False), now_ms
             )
-        return timeouts.median_ms(samples, now_ms)
+        return timeouts.median_ms(samples, now_ms, least=least)
 
     def add(self, key: str, latency_ms: int, *, now_ms: int, surely: bool = False) -> None:
         """See Latencies."""

@@ -51,7 +51,7 @@ class Pace:
     interval_ms: float = 0.0
     """Between two calls, at the gate's present rate; 0: no rate."""
     latency_ms: int = 0
-    """The median of recent calls; 0: not known."""
+    """The median of recent calls, or what is supposed of one; 0: not known."""
     opens_at_epoch_ms: int = 0
     """When a gate that is shut lets calls through again; 0: it is open."""
     slot_at_epoch_ms: int = 0

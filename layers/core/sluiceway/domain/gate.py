@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from sluiceway.domain.catalogue import Model, Vendor
 
 FURTHEST_SLOT_MS = 10 * 60_000
-"""Slots further ahead are not taken: who gave up would waste them."""
+"""No slot further ahead is ever taken: who gave up would waste it."""
 
 _MINUTE_US = 60_000_000
 
@@ -183,6 +183,12 @@ class Gate:
         if max(self.next_request_at_us, self.next_token_at_us) > (now_ms + FURTHEST_SLOT_MS) * 1000:
             return Shut(now_ms + FURTHEST_SLOT_MS, far=True)
         return None
+
+    def far(self, limits: Limits, tokens: int, now_ms: int, furthest_ms: int) -> "Shut | None":
+        """Why this take gets no slot: it is more than `furthest_ms` ahead."""
+        until_ms = now_ms + furthest_ms
+        slot_us = self.slot_at_us(limits, tokens, now_ms * 1000)
+        return Shut(until_ms, far=True) if slot_us > until_ms * 1000 else None
 
     def closed(self, limits: Limits, *, now_ms: int, until_ms: int) -> "Gate":
         """After the vendor said that it was too much: a pause, then half the rate."""

@@ -380,6 +380,11 @@ def gated(job: Job, *, not_before_ms: int, slot: Ticket | None) -> Job:
     )
 
 
+def woken(job: Job, *, now_ms: int) -> Job:
+    """A job that was parked for its turn gets its message now."""
+    return _moved(job, due_at_ms=now_ms + RESEND_AFTER_BACKOFF_MS)
+
+
 def failed(
     job: Job,
     error: JobError,

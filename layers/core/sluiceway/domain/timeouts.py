@@ -6,6 +6,7 @@ than anybody knows, and is a sample of the longest time that its model allows: w
 such ones, calls get that time, and the next samples tell how slow the vendor has become.
 """
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -36,10 +37,10 @@ class Sample:
     latency_ms: int
 
 
-def median_ms(samples: Iterable[Sample], now_ms: int) -> int | None:
-    """Of the samples that count, the upper one of two; None when they are too few."""
+def median_ms(samples: Iterable[Sample], now_ms: int, *, least: int = LEAST_SAMPLES) -> int | None:
+    """Of the samples that count, the upper one of two; None when they are fewer than `least`."""
     counted = _counted(samples, now_ms)
-    return counted[len(counted) // 2] if len(counted) >= LEAST_SAMPLES else None
+    return counted[len(counted) // 2] if len(counted) >= least else None
 
 
 def wanted(samples: Iterable[Sample], now_ms: int, rand: float) -> bool:
@@ -52,6 +53,15 @@ def timeout_s(bounds: Timeout, median_ms: int | None) -> float:
     if median_ms is None:
         return bounds.max
     return max(bounds.min, min(bounds.max, TIMES_MEDIAN * median_ms / 1000))
+
+
+def usual_ms(bounds: Timeout) -> int:
+    """What a call takes as long as nobody has measured it.
+
+    Between half of the least timeout and half of the longest, and as many times from either: a
+    timeout is about twice what a call takes.
+    """
+    return round(math.sqrt(bounds.min * bounds.max) / TIMES_MEDIAN * 1000)
 
 
 def key_of(vendor: str, vendor_model: str) -> str:

@@ -3,6 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
 
+from sluiceway.domain import timeouts
 from sluiceway.domain.backlog import MOST_GROUPS, Backlog, Group, Pace, whose
 from sluiceway.domain.catalogue import Catalogue
 from sluiceway.domain.gate import Limits, key_of
@@ -100,6 +101,8 @@ def _paces(
         if model is not None:
             key = key_of(model.vendor, model.vendor_model)
             gate = gates.look(key, now_ms=now_ms)
-            latency_ms = latencies.median_ms(key, now_ms=now_ms) or 0
+            sampled = timeouts.key_of(model.vendor, model.vendor_model)
+            median_ms = latencies.median_ms(sampled, now_ms=now_ms, least=1)
+            latency_ms = median_ms or timeouts.usual_ms(model.timeout_s)
             paces[name] = Pace.of(gate, Limits.of(model), now_ms=now_ms, latency_ms=latency_ms)
     return paces

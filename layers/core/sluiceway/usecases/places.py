@@ -1,7 +1,6 @@
 """Places: what the picture of the backlog tells of a job."""
 
-import math
-
+from sluiceway.domain import timeouts
 from sluiceway.domain.backlog import Backlog, Place, place
 from sluiceway.domain.catalogue import Catalogue, Timeout
 from sluiceway.domain.errors import StoreBusyError
@@ -21,21 +20,11 @@ def place_of(job: Job, backlog: Backlog, catalogue: Catalogue, now_ms: int) -> P
     """Where the job stands; None when it has ended."""
     if not job.open:
         return None
+    known = catalogue.models.get(job.model)
     return place(
         job,
         backlog,
         share_of=lambda tenant: catalogue.tenant(tenant).share,
-        usual_ms=_usual_ms(job.model, catalogue),
+        usual_ms=timeouts.usual_ms(known.timeout_s if known else Timeout()),
         now_ms=now_ms,
     )
-
-
-def _usual_ms(model: str, catalogue: Catalogue) -> int:
-    """A call's time as long as nobody has measured it.
-
-    Between half of the least timeout and half of the longest, and as many times from either: a
-    timeout is about twice what a call takes.
-    """
-    known = catalogue.models.get(model)
-    timeout = Timeout() if known is None else known.timeout_s
-    return round(math.sqrt(timeout.min * timeout.max) / 2 * 1000)

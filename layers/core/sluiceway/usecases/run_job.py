@@ -4,7 +4,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from sluiceway.domain import backoff, gate, strict_json, timeouts
+from sluiceway.domain import backoff, gate, shares, strict_json, timeouts
 from sluiceway.domain import job as transitions
 from sluiceway.domain.catalogue import FINISH_MARGIN_S, Catalogue, Model, Vendor, scope_of
 from sluiceway.domain.errors import (
@@ -38,6 +38,7 @@ from sluiceway.domain.payload import (
 from sluiceway.domain.ticket import Ticket
 from sluiceway.ports import (
     Applied,
+    Backlogs,
     Clock,
     Gates,
     JobStore,
@@ -57,9 +58,6 @@ from sluiceway.usecases import payloads as payloads_of
 MAX_STORE_TRIES = 8
 FINISH_RESERVE_MS = 6_000
 """Of a lease: what the last write of a result needs."""
-
-ROOM_WAIT_MS = 5_000
-"""When all places of a vendor are taken: 5 to 15 s, so that waiters don't come back together."""
 
 SHUT_SPREAD_MS = 2_000
 PROBE_MARGIN_MS = 5_000
@@ -112,6 +110,7 @@ class Worker:
     payloads: PayloadStore
     gates: Gates
     latencies: Latencies
+    backlogs: Backlogs
     vendors: VendorClient
     clock: Clock
     telemetry: Telemetry
@@ -252,14 +251,14 @@ def _wait_for_tenant(job: Job, delivery: Delivery, worker: Worker) -> Decision |
     """
     now_ms = worker.clock.now_ms()
     shut = Shut(now_ms + gate.PAUSE_LOOK_MS, paused=True)
-    new = transitions.parked(job, not_before_ms=_look_again_ms(shut, worker))
+    new = transitions.parked(job, not_before_ms=_look_again_ms(job, shut, delivery, worker))
     taken = job.status is JobStatus.PROCESSING
     outcome = worker.jobs.apply(job, new, unless_held_at_ms=now_ms if taken else None)
     if isinstance(outcome, LeaseHeld):
         return _wait_for_lease(job, delivery, worker, own=outcome.by_this_job)
     if not isinstance(outcome, Applied):
         return None
-    worker.telemetry.event("job_parked", new, tenant_paused=True)
+    worker.telemetry.event("job_parked", new, reason="tenant_paused")
     return Acknowledge()
 
 
@@ -291,13 +290,19 @@ def _work(job: Job, lease: Lease, delivery: Delivery, worker: Worker, *, unknown
         worker.vendors.prepare(worker.catalogue.vendor_of(model))
     except VendorError as error:
         return _after_error(job, error, model, delivery, worker, lease)
-    now_ms = worker.clock.now_ms()
-    if not worker.gates.enter(
-        passing.rooms, lease.token, now_ms=now_ms, until_ms=delivery.function_ends_ms
-    ):
-        until_ms = now_ms + ROOM_WAIT_MS + round(worker.rand() * 2 * ROOM_WAIT_MS)
-        return _park_at_gate(job, lease, until_ms, None, delivery, worker)
+    inside: list[tuple[Room, ...]] = []
     try:
+        for rooms, why in ((_places(job, delivery, worker), "share"), (passing.rooms, "room")):
+            if not rooms:
+                continue
+            now_ms = worker.clock.now_ms()
+            if not worker.gates.enter(
+                rooms, lease.token, now_ms=now_ms, until_ms=delivery.function_ends_ms
+            ):
+                line_ms = _line_ms(job, delivery, worker) if why == "share" else 0.0
+                until_ms = _turn_ms(job, line_ms, worker)
+                return _park_at_gate(job, lease, until_ms, None, delivery, worker, why)
+            inside.append(rooms)
         through = _pass_gate(job, lease, passing, delivery, worker)
         if isinstance(through, Acknowledge | GiveBack):
             return through
@@ -307,7 +312,8 @@ def _work(job: Job, lease: Lease, delivery: Delivery, worker: Worker, *, unknown
             return _park_at_gate(job, lease, now_ms, None, delivery, worker)
         return _ask(job, lease, passing, ticket, delivery, worker)
     finally:
-        _leave(passing, lease, worker)
+        for rooms in inside:
+            _leave(rooms, lease, worker)
 
 
 def _ask(
@@ -358,14 +364,49 @@ def _ask(
     return decision
 
 
-def _leave(passing: "_Passing", lease: Lease, worker: Worker) -> None:
+def _leave(rooms: tuple[Room, ...], lease: Lease, worker: Worker) -> None:
     """A place that can't be given back is free when the function's time is up."""
     with suppress(StoreBusyError):
-        worker.gates.leave(passing.rooms, lease.token)
+        worker.gates.leave(rooms, lease.token)
 
 
 def _lease_end(now_ms: int, delivery: Delivery, worker: Worker) -> int:
     return min(now_ms + worker.lease_ms, delivery.function_ends_ms)
+
+
+# ------------------------------------------------------------------------------------ shares
+
+
+def _places(job: Job, delivery: Delivery, worker: Worker) -> tuple[Room, ...]:
+    """The places among the lane's workers that the job needs; it counts where it runs."""
+    now_ms = worker.clock.now_ms()
+    return shares.places_of(
+        worker.backlogs.read().at(now_ms),
+        worker.catalogue,
+        lane=delivery.lane,
+        tenant=job.tenant,
+        model=job.model,
+        redriven=job.redrives > 0,
+        now_ms=now_ms,
+    )
+
+
+def _line_ms(job: Job, delivery: Delivery, worker: Worker) -> float:
+    """How long the line takes that the job stands in; 0: not known."""
+    return shares.line_ms(
+        worker.backlogs.read().at(worker.clock.now_ms()),
+        worker.catalogue,
+        lane=delivery.lane,
+        tenant=job.tenant,
+        model=job.model,
+    )
+
+
+def _turn_ms(job: Job, line_ms: float, worker: Worker) -> int:
+    """When a job of this line looks again."""
+    now_ms = worker.clock.now_ms()
+    left_ms = job.deadline_epoch_ms - now_ms
+    return now_ms + shares.parked_ms(line_ms, rand=worker.rand(), left_ms=left_ms)
 
 
 # ------------------------------------------------------------------------------------ the gate
@@ -445,9 +486,18 @@ def _pass_gate(
             tokens=passing.tokens,
             now_ms=now_ms,
             probe_ms=round(passing.model.timeout_s.max * 1000) + PROBE_MARGIN_MS,
+            furthest_ms=shares.reach_ms(
+                worker.backlogs.read().at(now_ms),
+                worker.catalogue,
+                lane=delivery.lane,
+                tenant=job.tenant,
+                model=job.model,
+                hold_ms=round(worker.catalogue.service.hold_max_s * 1000),
+                now_ms=now_ms,
+            ),
         )
         if isinstance(taken, Shut):
-            until_ms = _look_again_ms(taken, worker)
+            until_ms = _look_again_ms(job, taken, delivery, worker)
             return _park_at_gate(job, lease, until_ms, None, delivery, worker)
         ticket = taken
     wait_ms = ticket.slot_at_ms - now_ms
@@ -470,15 +520,18 @@ def _pass_gate(
         return ticket, renewed
     if renewed is None:
         return _lost(job, lease, delivery, worker)
-    until_ms = _look_again_ms(renewed, worker)
+    until_ms = _look_again_ms(job, renewed, delivery, worker)
     return _park_at_gate(job, lease, until_ms, None, delivery, worker)
 
 
-def _look_again_ms(shut: Shut, worker: Worker) -> int:
+def _look_again_ms(job: Job, shut: Shut, delivery: Delivery, worker: Worker) -> int:
     """Not all at the same moment; after a pause soon enough for a resume to be felt in 90 s."""
-    spread_ms = gate.FURTHEST_SLOT_MS // -5 if shut.far else SHUT_SPREAD_MS
-    if shut.paused:
-        spread_ms = gate.PAUSE_LOOK_MS
+    if shut.far and (line_ms := _line_ms(job, delivery, worker)):
+        return _turn_ms(job, line_ms, worker)
+    if shut.far:
+        ahead_ms = shut.until_ms - worker.clock.now_ms()
+        return shut.until_ms - round(worker.rand() * ahead_ms / 5)
+    spread_ms = gate.PAUSE_LOOK_MS if shut.paused else SHUT_SPREAD_MS
     return shut.until_ms + round(worker.rand() * spread_ms)
 
 
@@ -489,12 +542,13 @@ def _park_at_gate(
     slot: Ticket | None,
     delivery: Delivery,
     worker: Worker,
+    why: str = "gate",
 ) -> Decision:
-    """The attempt is taken back: nobody was asked."""
+    """The attempt is taken back: nobody was asked. `why`: `gate`, `room` or `share`."""
     new = transitions.gated(job, not_before_ms=until_ms, slot=slot)
     if not isinstance(_write(job, new, worker, lease=lease), Applied):
         return _lost(job, lease, delivery, worker)
-    worker.telemetry.event("job_parked", new, gate=True)
+    worker.telemetry.event("job_parked", new, reason=why)
     return Acknowledge()
 
 

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 
 from sluiceway.domain import gate
 from sluiceway.domain import job as transitions
+from sluiceway.domain.backlog import Backlog
 from sluiceway.domain.catalogue import Catalogue
 from sluiceway.domain.errors import DamagedRowError, StoreBusyError
 from sluiceway.domain.job import (
@@ -38,6 +39,7 @@ from sluiceway.ports import (
     Telemetry,
 )
 from sluiceway.usecases.paint_backlog import paint_backlog
+from sluiceway.usecases.wake_jobs import Wake, to_wake
 
 LOOK_AHEAD_MS = 60_000
 """Until the next sweep: what becomes due before it is sent now, with the delay that is left."""
@@ -47,6 +49,12 @@ POLL_EVERY_MS = 5_000
 
 STOP_BEFORE_END_MS = 5_000
 """Nothing is begun in the last seconds of the function: a send ends within 3."""
+
+POLL_LOOKS_AHEAD_MS = 15_000
+"""In a sweep that polls, a pass sends what is due before the next pass or the one after that."""
+
+WOKEN_AFTER_S = 2
+"""A job that is sent for finds workers that know the picture in which there is room for it."""
 
 PAGE = 250
 """Due jobs that one pass takes of each shard; the next takes the others."""
@@ -104,10 +112,13 @@ class _Sweep:
     until_ms: int
     budget: dict[str, int]
     """By lane."""
+    polls: bool = False
     did: Counter[str] = field(default_factory=Counter)
     looked_at: set[DueJob] = field(default_factory=set)
     """A row that is still as it was when it was looked at waits for the next sweep."""
     busy: StoreBusyError | None = None
+    sent_for: set[IndexedJob] = field(default_factory=set)
+    """Who was sent for before its turn: once a sweep, as long as it waits as it did."""
     polls_to_painting: int = 0
     """So many passes more until the picture of the backlog is painted again."""
 
@@ -123,7 +134,7 @@ def sweep_jobs(sweeper: Sweeper, *, poll: bool = False) -> Swept:
     budget = _measure(waiting, sweeper, whole=whole)
     with suppress(StoreBusyError):  # the jobs don't wait for it, and the next sweep looks again
         _switch_degraded(waiting, sweeper, whole=whole)
-    sweep = _Sweep(until_ms=sweeper.clock.now_ms() + LOOK_AHEAD_MS, budget=budget)
+    sweep = _Sweep(until_ms=sweeper.clock.now_ms() + LOOK_AHEAD_MS, budget=budget, polls=poll)
     _paint(waiting, sweep, sweeper, whole=whole)
     _pass(sweep, sweeper)
     while poll and (waiting or not whole) and _time_to_poll(sweep, sweeper):
@@ -145,10 +156,13 @@ def _time_to_poll(sweep: _Sweep, sweeper: Sweeper) -> bool:
 
 def _pass(sweep: _Sweep, sweeper: Sweeper) -> None:
     """Helps what is due within the sweep's minute, the oldest first."""
+    until_ms = sweep.until_ms
+    if sweep.polls:
+        until_ms = min(until_ms, sweeper.clock.now_ms() + POLL_LOOKS_AHEAD_MS)
     due = [
         job
         for shard in range(DUE_SHARDS)
-        for job in sweeper.due_jobs.due(str(shard), until_ms=sweep.until_ms, limit=PAGE)
+        for job in sweeper.due_jobs.due(str(shard), until_ms=until_ms, limit=PAGE)
         if job not in sweep.looked_at
     ]
     for seen in sorted(due, key=lambda job: job.due_at_epoch_ms):
@@ -317,6 +331,56 @@ def _paint(waiting: list[IndexedJob], sweep: _Sweep, sweeper: Sweeper, *, whole:
         )
         if picture.groups or sweeper.backlogs.read().groups:
             sweeper.backlogs.write(picture)
+        if sweep.polls:
+            _wake(waiting, picture, sweep, sweeper)
+
+
+def _wake(waiting: list[IndexedJob], picture: Backlog, sweep: _Sweep, sweeper: Sweeper) -> None:
+    """Sends for jobs before their turn, where workers and slots would be idle."""
+    paused_tenants = sweeper.state.read().paused_tenants
+    wakes = to_wake(
+        [job for job in waiting if job not in sweep.sent_for and job.tenant not in paused_tenants],
+        picture,
+        sweeper.catalogue,
+        now_ms=sweeper.clock.now_ms(),
+        messages=sweeper.queue.backlog,
+    )
+    for wake in wakes:
+        if sweeper.time_left_ms() < STOP_BEFORE_END_MS:
+            return
+        sweep.sent_for.add(wake.job)
+        with suppress(StoreBusyError, DamagedRowError):
+            sweep.did["sent"] += _send_for(wake, sweeper)
+
+
+def _send_for(wake: Wake, sweeper: Sweeper) -> int:
+    """How many messages were sent. As ever, the row says first that the job is open still.
+
+    A parked job is so no more; of one that has its message already this is another.
+    """
+    now_ms = sweeper.clock.now_ms()
+    job = sweeper.jobs.get(wake.job.tenant, wake.job.job_id)
+    if job is None or not job.open or job.status is JobStatus.PROCESSING:
+        return 0
+    if job.parked:
+        if job.slot is not None or job.status is not JobStatus.QUEUED:
+            return 0
+        new = transitions.woken(job, now_ms=now_ms)
+        if not isinstance(sweeper.jobs.apply(job, new), Applied):
+            return 0
+        job = new
+    elif job.due_at_epoch_ms is None or not sweeper.due_jobs.postpone(
+        job, due_at_ms=job.due_at_epoch_ms, sent=False
+    ):
+        return 0
+    if sweeper.clock.now_ms() - now_ms > SEND_STARTS_WITHIN_MS:
+        return 0
+    if not sweeper.queue.send(
+        replace(_without_lineage(job), lane=wake.lane), delay_s=WOKEN_AFTER_S
+    ):
+        return 0
+    sweeper.telemetry.event("job_resent", job, early=True, to=wake.lane)
+    return 1
 
 
 def _paint_again(sweep: _Sweep, sweeper: Sweeper) -> None:

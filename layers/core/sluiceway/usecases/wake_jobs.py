@@ -1,0 +1,181 @@
+"""Wake: what is parked for its turn is sent for earlier where workers and slots would be idle.
+
+A lane that has more work than workers is lent those of the other, as far as they are idle: its
+jobs' messages go through the other's queue. Whose tenant has the least of its share comes first.
+"""
+
+import heapq
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from sluiceway.domain.backlog import Backlog, Pace
+from sluiceway.domain.catalogue import Catalogue
+from sluiceway.domain.job import LANES, JobStatus
+from sluiceway.domain.shares import share_of
+from sluiceway.ports import IndexedJob
+
+AHEAD_MS = 10_000
+"""A poll, and the time that it takes: what comes by itself until then is waited for."""
+
+POLL_MS = 5_000
+"""Of the sweeper (sweep_jobs.POLL_EVERY_MS)."""
+
+AROUND_CALL_MS = 250
+"""Of a run, besides the vendor's call."""
+
+UNKNOWN_RUN_MS = 1_000
+"""Of a run whose call's latency isn't known."""
+
+KEPT_FREE = 4
+"""One of so many idle interactive workers is never lent, 1 at least: an urgent job finds it."""
+
+MOST_AT_ONCE = 200
+"""Sent for in one poll: the other due jobs wait for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wake:
+    """Send this job's message into the lane now."""
+
+    job: IndexedJob
+    lane: str
+
+
+def to_wake(
+    jobs: Iterable[IndexedJob],
+    picture: Backlog,
+    catalogue: Catalogue,
+    *,
+    now_ms: int,
+    messages: Callable[[str], int],
+) -> list[Wake]:
+    """Which jobs are sent for. `messages`: in a lane's queue, received ones included."""
+    lanes = {name: _Lane(name, picture.workers.get(name, 0)) for name in LANES}
+    for job in jobs:
+        if job.lane in lanes:
+            lanes[job.lane].add(job, now_ms)
+    wakes: list[Wake] = []
+    for name, lane in lanes.items():
+        wakes += [Wake(job, name) for job in lane.woken(picture, catalogue, now_ms)]
+    for name, other in (("interactive", "batch"), ("batch", "interactive")):
+        idle = lanes[other].idle
+        if idle < 1 or lanes[name].idle > 0:
+            continue
+        idle = min(idle, lanes[other].workers - messages(other))  # what was lent is there, too
+        if other == "interactive":
+            idle -= max(1, -(-idle // KEPT_FREE))
+        wakes += [Wake(job, other) for job in lanes[name].lent(idle, picture, catalogue, now_ms)]
+    return wakes[:MOST_AT_ONCE]
+
+
+@dataclass(slots=True)
+class _Lane:
+    """What waits and runs in one lane."""
+
+    name: str
+    workers: int
+    running: Counter[str] = field(default_factory=Counter)
+    """By model."""
+    coming: Counter[str] = field(default_factory=Counter)
+    """By model: those that begin soon, or would if a worker were free."""
+    served: Counter[str] = field(default_factory=Counter)
+    """By tenant: those that run or come."""
+    running_of: Counter[str] = field(default_factory=Counter)
+    """By tenant."""
+    parked: defaultdict[str, list[IndexedJob]] = field(default_factory=lambda: defaultdict(list))
+    """By model: those that nothing keeps but their turn."""
+    queued: defaultdict[str, list[IndexedJob]] = field(default_factory=lambda: defaultdict(list))
+    """By model: those whose message waits in the lane."""
+
+    def add(self, job: IndexedJob, now_ms: int) -> None:
+        """One of the lane's open jobs."""
+        later_ms = max(job.not_before_epoch_ms or 0, job.slot_at_epoch_ms or 0)
+        if job.status == JobStatus.PROCESSING:
+            self.running[job.model] += 1
+            self.running_of[job.tenant] += 1
+        elif later_ms <= now_ms + AHEAD_MS:
+            self.coming[job.model] += 1
+            if not job.parked and later_ms <= now_ms:
+                self.queued[job.model].append(job)
+        else:
+            if job.parked and job.status == JobStatus.QUEUED and job.slot_at_epoch_ms is None:
+                self.parked[job.model].append(job)
+            return
+        self.served[job.tenant] += 1
+
+    @property
+    def idle(self) -> int:
+        """Workers that have nothing to do, and will have nothing soon."""
+        return self.workers - self.running.total() - self.coming.total()
+
+    def starts(self, model: str, pace: Pace) -> float:
+        """How many of the model's jobs the lane's workers begin soon, at its share of them."""
+        wanted = self.running + self.coming + Counter(dict(_lengths(self.parked)))
+        others = [(1, number) for name, number in wanted.items() if name != model]
+        running = self.running[model]
+        free = max(0, share_of(self.workers, 1, others) - running)
+        rounds = AHEAD_MS / _run_ms(pace)
+        return free * max(1.0, rounds) + running * rounds
+
+    def woken(self, picture: Backlog, catalogue: Catalogue, now_ms: int) -> Iterator[IndexedJob]:
+        """Those of the parked for which there will be workers and slots."""
+        for model, jobs in sorted(self.parked.items()):
+            pace = picture.pace(model)
+            room = min(_slots(pace, now_ms), self.starts(model, pace)) - self.coming[model]
+            chosen = set(_in_turn(jobs, room, catalogue, self.served))
+            jobs[:] = [job for job in jobs if job not in chosen]
+            self.coming[model] += len(chosen)
+            yield from chosen
+
+    def lent(
+        self, idle: int, picture: Backlog, catalogue: Catalogue, now_ms: int
+    ) -> Iterator[IndexedJob]:
+        """Those that `idle` workers of the other lane begin, and its own don't."""
+        for model in sorted({*self.parked, *self.queued}):
+            pace, jobs = picture.pace(model), self.parked[model] + self.queued[model]
+            wanted = min(_slots(pace, now_ms), self.coming[model] + len(self.parked[model]))
+            each = max(1, POLL_MS // _run_ms(pace))
+            room = min(wanted - self.starts(model, pace), idle * each)
+            chosen = list(_in_turn(jobs, room, catalogue, self.running_of))
+            idle -= -(-len(chosen) // each)
+            yield from chosen
+
+
+def _in_turn(
+    jobs: list[IndexedJob], room: float, catalogue: Catalogue, served: Counter[str]
+) -> Iterator[IndexedJob]:
+    """As many as there is room for: whose tenant has the least of its share first."""
+    lines: defaultdict[str, list[IndexedJob]] = defaultdict(list)
+    for job in sorted(jobs, key=lambda job: -job.enqueued_at_epoch_ms):
+        lines[job.tenant].append(job)
+    shares = {tenant: catalogue.tenant(tenant).share for tenant in lines}
+    heap = [(served[tenant] / shares[tenant], tenant) for tenant in lines]
+    heapq.heapify(heap)
+    while heap and room >= 1:
+        room -= 1
+        _, tenant = heap[0]
+        served[tenant] += 1
+        yield lines[tenant].pop()
+        if lines[tenant]:
+            heapq.heapreplace(heap, (served[tenant] / shares[tenant], tenant))
+        else:
+            heapq.heappop(heap)
+
+
+def _lengths(lines: Mapping[str, list[IndexedJob]]) -> Iterator[tuple[str, int]]:
+    return ((name, len(line)) for name, line in lines.items())
+
+
+def _run_ms(pace: Pace) -> int:
+    """Of a worker with one job."""
+    return pace.latency_ms + AROUND_CALL_MS if pace.latency_ms else UNKNOWN_RUN_MS
+
+
+def _slots(pace: Pace, now_ms: int) -> float:
+    """How many calls the gate lets through soon."""
+    if pace.opens_at_epoch_ms > now_ms:
+        return 0
+    if not pace.interval_ms:
+        return float("inf")
+    return (now_ms + AHEAD_MS - pace.slot_at_epoch_ms) / pace.interval_ms
