@@ -6,6 +6,8 @@ the gate what came of it. What one does may fall between two writes of another. 
 the calls that begin in any window of true time are at most
 
     rate x (window + life of a kept slot + what the clocks differ by) + burst
+
+and the same of their tokens, whether the gate has one of the two limits or both.
 """
 
 from __future__ import annotations
@@ -17,20 +19,19 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sluiceway.adapters.dynamodb import Table
-from sluiceway.adapters.dynamodb_gates import DynamoDBGates
-from sluiceway.domain.gate import OPEN_AFTER_FAILURES, Limits, Shut
+from sluiceway.adapters.dynamodb import Table, from_item
+from sluiceway.adapters.dynamodb_gates import DynamoDBGates, gate_of
+from sluiceway.domain.gate import FURTHEST_SLOT_MS, OPEN_AFTER_FAILURES, Limits, Shut
 from sluiceway.domain.lease import CLOCK_SKEW_MS
-from sluiceway.domain.ticket import SLOT_LIVES_MS
+from sluiceway.domain.ticket import SLOT_LIVES_MS, Ticket
 
 from tests.contract.harness import make_tables
-from tests.fakes.in_memory import NOW_MS
+from tests.fakes.in_memory import NOW_MS, InMemoryGates, World
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from mypy_boto3_dynamodb import DynamoDBClient
-    from sluiceway.domain.ticket import Ticket
 
 PROBE_MS = 20_000
 WORKERS = 4
@@ -57,7 +58,7 @@ class Turn:
     amid: bool
     """In the middle of what another does, if that takes several writes."""
     part: int
-    """Which third of the tokens, and which shard."""
+    """How many of the tokens, and which shard."""
     times: int
     """How many slots it takes."""
 
@@ -73,21 +74,28 @@ class Call:
 
 
 WHAT = ("take", "take", "take", "keep", "keep", "close", "outage", "worked", "settle")
-TURNS = st.lists(
-    st.builds(
-        Turn,
-        worker=st.integers(0, WORKERS - 1),
-        after_ms=st.one_of(st.just(0), st.integers(0, 300), st.integers(0, 30_000)),
-        what=st.sampled_from(WHAT),
-        late_ms=st.integers(0, SLOT_LIVES_MS),
-        slow_ms=st.one_of(st.just(0), st.integers(0, SLOT_LIVES_MS + 1_000)),
-        amid=st.booleans(),
-        part=st.integers(0, 2),
-        times=st.integers(1, 8),
-    ),
-    min_size=5,
-    max_size=25,
-)
+MOSTLY_TAKES = (*WHAT, *["take"] * 12)
+"""What one limit does to the other is seen when the line is long."""
+
+
+def turns_of(*what: str) -> st.SearchStrategy[list[Turn]]:
+    return st.lists(
+        st.builds(
+            Turn,
+            worker=st.integers(0, WORKERS - 1),
+            after_ms=st.one_of(st.just(0), st.integers(0, 300), st.integers(0, 30_000)),
+            what=st.sampled_from(what),
+            late_ms=st.integers(0, SLOT_LIVES_MS),
+            slow_ms=st.one_of(st.just(0), st.integers(0, SLOT_LIVES_MS + 1_000)),
+            amid=st.booleans(),
+            part=st.integers(0, 5),
+            times=st.integers(1, 12),
+        ),
+        min_size=5,
+        max_size=25,
+    )
+
+
 SKEWS = st.one_of(
     st.just([0] * WORKERS),
     st.lists(st.integers(0, CLOCK_SKEW_MS), min_size=WORKERS, max_size=WORKERS),
@@ -98,7 +106,13 @@ LIMITS = st.builds(
     requests=st.sampled_from([0, 1, 7, 60]),
     tokens=st.sampled_from([0, 30, 600]),
     burst=st.sampled_from([1, 3, 10]),
-).filter(lambda limits: bool(limits.requests_per_minute) != bool(limits.tokens_per_minute))
+)
+ONE_LIMIT = LIMITS.filter(
+    lambda limits: bool(limits.requests_per_minute) != bool(limits.tokens_per_minute)
+)
+BOTH_LIMITS = LIMITS.filter(
+    lambda limits: limits.requests_per_minute > 1 and bool(limits.tokens_per_minute)
+)
 
 
 @dataclass
@@ -164,7 +178,7 @@ class Play:
 
     def do(self, turn: Turn) -> None:
         self.busy += 1
-        self.shard = turn.part
+        self.shard = turn.part % 3
         gates, now_ms = self.gates[turn.worker], self.true_ms + self.skews[turn.worker]
         if turn.what in {"take", "keep"}:
             for _ in range(turn.times):
@@ -174,8 +188,16 @@ class Play:
         self.busy -= 1
 
     def take(self, turn: Turn, gates: DynamoDBGates, now_ms: int) -> None:
-        tokens = self.limits.tokens_per_minute // 9 * (turn.part + 1)
-        taken = gates.take(self.key, self.limits, tokens=tokens, now_ms=now_ms, probe_ms=PROBE_MS)
+        # At most what a row of three has in a minute: a call of more goes when the gate is idle.
+        tokens = self.limits.tokens_per_minute * min(turn.part, 3) // 9 or 1
+        taken = gates.take(
+            self.key,
+            self.limits,
+            tokens=tokens,
+            now_ms=now_ms,
+            probe_ms=PROBE_MS,
+            furthest_ms=FURTHEST_SLOT_MS,
+        )
         if isinstance(taken, Shut):
             return
         if taken.slot_at_ms <= now_ms:
@@ -196,8 +218,8 @@ class Play:
         elif turn.what == "worked":
             gates.worked(key, ticket)
         elif not call.settled:
-            unused = call.tokens // 2 * turn.part
-            gates.settle(key, limits, ticket, tokens=unused)
+            unused = call.tokens // 2 * (turn.part % 3)
+            gates.settle(key, limits, ticket, tokens=unused, now_ms=now_ms)
             call.settled, call.tokens = True, call.tokens - unused
 
 
@@ -223,12 +245,26 @@ def table(moto_client: DynamoDBClient) -> str:
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
-@given(limits=LIMITS, skews=SKEWS, turns=TURNS)
+@given(limits=ONE_LIMIT, skews=SKEWS, turns=turns_of(*WHAT))
 def test_no_window_holds_more_calls_or_tokens_than_the_gate_promises(
     moto_client: DynamoDBClient, table: str, limits: Limits, skews: list[int], turns: list[Turn]
 ) -> None:
     calls = Play(moto_client, table, limits, skews, turns).run()
 
+    keep_the_promise(calls, limits, skews)
+
+
+@settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
+@given(limits=BOTH_LIMITS, skews=SKEWS, turns=turns_of(*MOSTLY_TAKES))
+def test_no_window_holds_more_calls_and_tokens_than_a_gate_with_both_limits_promises(
+    moto_client: DynamoDBClient, table: str, limits: Limits, skews: list[int], turns: list[Turn]
+) -> None:
+    calls = Play(moto_client, table, limits, skews, turns).run()
+
+    keep_the_promise(calls, limits, skews)
+
+
+def keep_the_promise(calls: list[Call], limits: Limits, skews: list[int]) -> None:
     slack_ms = SLOT_LIVES_MS + max(skews) - min(skews)
     requests = [(call.at_ms, 1) for call in calls]
     burst = max(limits.burst, limits.shards)
@@ -238,3 +274,92 @@ def test_no_window_holds_more_calls_or_tokens_than_the_gate_promises(
         tokens = [(call.at_ms, call.tokens) for call in calls]
         of_a_minute = limits.tokens_per_minute
         assert worst_excess(tokens, of_a_minute, slack_ms, of_a_minute) <= 0
+
+
+@pytest.mark.parametrize(
+    "tokens",
+    [[3] * 10 + [9] * 8, [9] * 12 + [3] * 20, [3, 9, 6] * 8],
+    ids=["wait for requests, then for tokens", "for tokens, then for requests", "in turns"],
+)
+def test_what_waits_for_one_limit_lets_no_more_through_at_the_other(
+    moto_client: DynamoDBClient, table: str, tokens: list[int]
+) -> None:
+    limits = Limits(requests_per_minute=7, tokens_per_minute=30, burst=1)
+    gates = DynamoDBGates(Table(moto_client), table)
+
+    calls = []
+    for size in tokens:
+        taken = gates.take(
+            "gate#a#b",
+            limits,
+            tokens=size,
+            now_ms=NOW_MS,
+            probe_ms=PROBE_MS,
+            furthest_ms=FURTHEST_SLOT_MS,
+        )
+        assert isinstance(taken, Ticket)
+        calls.append((taken.slot_at_ms, size))
+
+    rounded_ms = 1
+    requests = [(at_ms, 1) for at_ms, _ in calls]
+    assert worst_excess(requests, 7, rounded_ms, 1) <= 0
+    assert worst_excess(calls, 30, rounded_ms, 30) <= 0
+
+
+@dataclass(frozen=True)
+class Take:
+    """By a worker whose copy of the gate is as old as its last take."""
+
+    worker: int
+    after_ms: int
+    thirtieths: int
+    """Of a minute's tokens."""
+    unused: int
+    """Of those of the take before, given back after this one."""
+
+
+TAKES = st.lists(
+    st.builds(
+        Take,
+        worker=st.integers(0, WORKERS - 1),
+        after_ms=st.one_of(st.just(0), st.just(0), st.integers(0, 2_000), st.integers(0, 60_000)),
+        thirtieths=st.sampled_from([0, 1, 3, 10, 30, 40]),
+        unused=st.sampled_from([0, 0, 1, -1]),
+    ),
+    min_size=5,
+    max_size=40,
+)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(limits=BOTH_LIMITS.filter(lambda limits: limits.shards == 1), takes=TAKES)
+def test_workers_with_old_copies_get_the_slots_of_one_who_sees_all(
+    moto_client: DynamoDBClient, table: str, limits: Limits, takes: list[Take]
+) -> None:
+    key = f"gate#simulator#{next(_keys)}"
+    workers = [DynamoDBGates(Table(moto_client), table) for _ in range(WORKERS)]
+    world = World()
+    one = InMemoryGates(world)
+    now_ms, before = NOW_MS, 0
+
+    for take in takes:
+        now_ms += take.after_ms
+        tokens = limits.tokens_per_minute * take.thirtieths // 30
+        taken = [
+            gates.take(
+                key,
+                limits,
+                tokens=tokens,
+                now_ms=now_ms,
+                probe_ms=PROBE_MS,
+                furthest_ms=FURTHEST_SLOT_MS,
+            )
+            for gates in (workers[take.worker], one)
+        ]
+        assert taken[0] == taken[1]
+        item = moto_client.get_item(TableName=table, Key={"coordination_key": {"S": key}})["Item"]
+        assert gate_of(from_item(item)) == world.gates[key]
+        if isinstance(taken[0], Ticket):
+            for gates in (workers[take.worker], one):
+                gates.settle(key, limits, taken[0], tokens=take.unused * before, now_ms=now_ms)
+            before = tokens

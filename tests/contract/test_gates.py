@@ -33,6 +33,7 @@ from sluiceway.domain.ticket import Ticket
 
 from tests.contract.clients import FaultyClient, timed_out
 from tests.contract.harness import make_tables, store_on
+from tests.contract.test_gate_promise import worst_excess
 from tests.fakes.examples import a_job
 from tests.fakes.in_memory import NOW_MS, InMemoryGates, InMemoryJobs, World
 
@@ -54,7 +55,9 @@ PER_SECOND = Limits(requests_per_minute=60)
 FAST = Limits(requests_per_minute=6_000)
 TOKENS = Limits(tokens_per_minute=6_000)
 BOTH = Limits(requests_per_minute=60, tokens_per_minute=6_000, burst=3)
+FAST_BOTH = Limits(requests_per_minute=600, tokens_per_minute=60_000, burst=5)
 UNLIMITED = Limits()
+AROUND_MS = (0, 3_000, 63_000, 200_000)
 PROBE_MS = 65_000
 FIRST = Ticket(NOW_MS, 0)
 
@@ -245,8 +248,85 @@ def test_tokens_and_requests_are_counted_both(place: Place) -> None:
     assert slots == [0, 0, 0, 20_000]
     assert slot(one, limits=BOTH, tokens=0) == 20_000
     row = place.row()
-    assert row.next_request_at_us == (NOW_MS + 5_000) * 1000
+    assert row.next_request_at_us == (NOW_MS + 22_000) * 1000  # two calls waited for tokens
     assert row.next_token_at_us == (NOW_MS + 80_000) * 1000
+
+
+@pytest.mark.parametrize(("request_ms", "token_ms"), list(itertools.product(AROUND_MS, AROUND_MS)))
+@pytest.mark.parametrize("tokens", [100, 9_000])
+def test_row_of_a_gate_that_had_one_limit_is_gone_on_from(
+    place: Place, request_ms: int, token_ms: int, tokens: int
+) -> None:
+    row = Gate(
+        next_request_at_us=(NOW_MS + request_ms) * 1000 if request_ms else 0,
+        next_token_at_us=(NOW_MS + token_ms) * 1000 if token_ms else 0,
+    )
+    place.put(row)
+
+    slots = [slot(place.gates(), limits=BOTH, tokens=tokens) for _ in range(3)]
+
+    expected = []
+    for _ in range(3):
+        slot_us, row = row.taken(BOTH, tokens, NOW_MS * 1000)
+        expected.append(slot_us // 1000 - NOW_MS)
+    assert slots == expected
+    assert place.row() == row
+
+
+@pytest.mark.parametrize("limits", [PER_SECOND, TOKENS], ids=str)
+def test_limit_that_goes_and_comes_back_is_counted_from_where_it_was(
+    place: Place, limits: Limits
+) -> None:
+    gates = place.gates()
+    for _ in range(2):
+        ticket(gates, limits=BOTH, tokens=10)
+    for _ in range(30):
+        ticket(gates, limits=limits, tokens=300)
+    row = place.row()
+
+    slot_us, after = row.taken(BOTH, 2_000, NOW_MS * 1000)
+
+    assert slot(gates, limits=BOTH, tokens=2_000) == slot_us // 1000 - NOW_MS
+    assert place.row() == after
+
+
+@pytest.mark.parametrize(
+    ("back", "tokens"), [(0, 4_000), (4_100, 4_500)], ids=["more waits", "nothing waits"]
+)
+def test_guess_which_limit_a_call_waits_for_is_no_older_than_the_row(
+    place: Place, back: int, tokens: int
+) -> None:
+    one, other = place.gates(), place.gates()
+    first, last = (one, other) if back else (other, one)
+    ticket(last, limits=BOTH, tokens=2_000)
+    for _ in range(2):
+        used = ticket(first, limits=BOTH, tokens=2_000)
+    if back:
+        ticket(other, limits=BOTH, tokens=1)
+        one.settle(KEY, BOTH, used, tokens=back, now_ms=NOW_MS)
+    _, after = place.row().taken(BOTH, tokens, (NOW_MS + 5_000) * 1000)
+
+    ticket(last, 5_000, limits=BOTH, tokens=tokens)
+
+    assert place.row() == after
+
+
+@pytest.mark.parametrize("what", ["close", "outage"])
+def test_gate_that_opens_again_keeps_both_limits(place: Place, what: str) -> None:
+    gates = place.gates()
+    used = ticket(gates, limits=BOTH, tokens=10)
+    ticket(gates, limits=BOTH, tokens=10)
+    if what == "close":
+        close(gates, used, limits=BOTH)
+    else:
+        down(place, limits=BOTH)
+        gates.worked(KEY, ticket(gates, OUTAGE_FIRST_MS, limits=BOTH))
+    slot_us, after = place.row().taken(BOTH, 2_000, (NOW_MS + OUTAGE_FIRST_MS) * 1000)
+
+    slot_ms = slot(gates, OUTAGE_FIRST_MS, limits=BOTH, tokens=2_000)
+
+    assert slot_ms == -(-slot_us // 1000) - NOW_MS
+    assert place.row() == after
 
 
 def test_each_vendors_model_has_a_gate_of_its_own(gates: Gates) -> None:
@@ -352,6 +432,32 @@ def test_take_is_one_call_when_its_guess_is_right(tables: OnDynamoDB) -> None:
         ticket(gates, at_ms, limits=BOTH, tokens=10)
 
     assert tables.calls == {"update_item": 5}
+
+
+def test_take_is_one_call_while_the_same_limit_holds_it_up(tables: OnDynamoDB) -> None:
+    one, other = tables.gates(), tables.gates()
+    for _ in range(5):
+        ticket(one, limits=BOTH, tokens=2_000)
+    ticket(other, limits=BOTH, tokens=2_000)  # sees that calls wait for tokens
+    tables.calls.clear()
+
+    slots = [slot(gates, limits=BOTH, tokens=2_000) for gates in (one, other, one, other)]
+
+    assert slots == [80_000, 100_000, 120_000, 140_000]
+    assert tables.calls == {"update_item": 4}
+
+
+def test_take_is_two_calls_when_another_limit_holds_it_up_than_it_guessed(
+    tables: OnDynamoDB,
+) -> None:
+    gates = tables.gates()
+    ticket(gates, limits=BOTH, tokens=100)
+    for _ in range(4):
+        ticket(tables.gates(), limits=BOTH, tokens=2_000)
+    tables.calls.clear()
+
+    assert slot(gates, limits=BOTH, tokens=200) == 23_000
+    assert tables.calls == {"update_item": 2}
 
 
 def test_take_is_two_calls_when_its_guess_is_wrong(tables: OnDynamoDB) -> None:
@@ -537,17 +643,28 @@ def test_unused_tokens_are_given_back(place: Place) -> None:
     gates = place.gates()
     used = ticket(gates, limits=TOKENS, tokens=6_000)
 
-    gates.settle(KEY, TOKENS, used, tokens=2_000)
+    gates.settle(KEY, TOKENS, used, tokens=2_000, now_ms=NOW_MS)
 
     assert slot(gates, limits=TOKENS, tokens=2_000) == 0
     assert slot(place.gates(), limits=TOKENS, tokens=1_000) == 10_000
+
+
+def test_call_of_over_a_minute_gives_nothing_back(place: Place) -> None:
+    gates = place.gates()
+    used = ticket(gates, limits=TOKENS, tokens=6_000)
+    for _ in range(2):
+        ticket(gates, 60_000, limits=TOKENS, tokens=3_000)
+
+    gates.settle(KEY, TOKENS, used, tokens=6_000, now_ms=NOW_MS + 61_000)
+
+    assert slot(gates, 61_000, limits=TOKENS, tokens=1_000) == 70_000
 
 
 def test_more_tokens_than_estimated_are_taken(place: Place) -> None:
     gates = place.gates()
     used = ticket(gates, limits=TOKENS, tokens=6_000)
 
-    gates.settle(KEY, TOKENS, used, tokens=-1_000)
+    gates.settle(KEY, TOKENS, used, tokens=-1_000, now_ms=NOW_MS)
 
     assert slot(gates, limits=TOKENS, tokens=1_000) == 20_000
 
@@ -557,17 +674,41 @@ def test_estimate_that_was_right_and_a_model_without_tokens_cost_no_settling(
 ) -> None:
     gates = tables.gates()
 
-    gates.settle(KEY, TOKENS, FIRST, tokens=0)
-    gates.settle(KEY, PER_SECOND, FIRST, tokens=1_000)
+    gates.settle(KEY, TOKENS, FIRST, tokens=0, now_ms=NOW_MS)
+    gates.settle(KEY, PER_SECOND, FIRST, tokens=1_000, now_ms=NOW_MS)
 
     assert tables.calls == {}
+
+
+@pytest.mark.parametrize("limits", [TOKENS, BOTH], ids=str)
+def test_lost_reply_of_settling_gives_the_tokens_back_once(
+    tables: OnDynamoDB, limits: Limits
+) -> None:
+    used = ticket(tables.gates(), limits=limits, tokens=6_000)
+    client: Any = FaultyClient(tables.client, replies=[timed_out()])
+
+    for gates in (tables.gates(client), tables.gates()):
+        gates.settle(KEY, limits, used, tokens=2_000, now_ms=NOW_MS)
+
+    assert tables.row().next_token_at_us == (NOW_MS + 20_000) * 1000
+
+
+def test_settling_keeps_the_distance_of_the_two_limits(place: Place) -> None:
+    gates = place.gates()
+    for _ in range(5):
+        used = ticket(gates, limits=BOTH, tokens=2_000)
+
+    gates.settle(KEY, BOTH, used, tokens=6_000, now_ms=NOW_MS)
+
+    slots = [slot(place.gates(), limits=BOTH, tokens=200) for _ in range(4)]
+    assert slots == [39_000, 40_000, 41_000, 42_000]
 
 
 def test_settling_is_one_call(tables: OnDynamoDB) -> None:
     gates = tables.gates()
     used = ticket(gates, limits=TOKENS, tokens=6_000)
 
-    gates.settle(KEY, TOKENS, used, tokens=5)
+    gates.settle(KEY, TOKENS, used, tokens=5, now_ms=NOW_MS)
 
     assert tables.calls == {"update_item": 2}
 
@@ -839,7 +980,7 @@ def test_slot_of_a_shard_is_checked_and_settled_there(tables: OnDynamoDB) -> Non
     limits = Limits(requests_per_minute=60_000, tokens_per_minute=12_000)
     gates = tables.gates(shard=0.9)
     used = ticket(gates, limits=limits, tokens=6_000)
-    gates.settle(KEY, limits, used, tokens=3_000)
+    gates.settle(KEY, limits, used, tokens=3_000, now_ms=NOW_MS)
     tables.put(Gate(paused=True))  # the other one
 
     assert used.shard == 1
@@ -947,7 +1088,7 @@ def test_vendor_ends_no_pause(place: Place, limits: Limits, version: int) -> Non
         close(gates, used, limits=limits)
         for _ in range(OPEN_AFTER_FAILURES):
             fail(gates, used, limits=limits)
-        gates.settle(KEY, limits, used, tokens=10)
+        gates.settle(KEY, limits, used, tokens=10, now_ms=NOW_MS)
         gates.worked(KEY, used)
 
     assert place.row().paused
@@ -1304,6 +1445,71 @@ def test_twenty_workers_that_stay_fill_a_share(crowded: Place) -> None:
     inside = crowded.inside(ACME)
     assert 1 <= len(inside) <= 3
     assert crowded.inside(LANE_CHAT) == inside
+
+
+@pytest.mark.parametrize("known", [False, True], ids=["first look", "known"])
+@pytest.mark.parametrize("tokens", [10, 100, 600])
+def test_thirty_takers_at_both_limits_get_the_slots_of_one(
+    crowded: Place,
+    tokens: int,
+    known: bool,  # noqa: FBT001 - of its parametrization
+) -> None:
+    workers = [crowded.gates() for _ in range(30)]
+    single, expected = Gate(), []
+    for _ in range(180 if known else 150):
+        slot_us, single = single.taken(FAST_BOTH, tokens, NOW_MS * 1000)
+        expected.append(slot_us // 1000 - NOW_MS)
+    if known:
+        before = [slot(gates, limits=FAST_BOTH, tokens=tokens) for gates in workers]
+        assert before == expected[:30]
+        del expected[:30]
+    writes = crowded.calls.total() if isinstance(crowded, OnDynamoDB) else 0
+
+    slots, shut = take_five_each(workers, lambda: tokens)
+
+    assert sorted(at_ms for at_ms, _ in slots) == expected
+    assert crowded.row() == single
+    assert shut < 15
+    if isinstance(crowded, OnDynamoDB):
+        assert crowded.calls.total() - writes < 150 * 2
+
+
+def test_thirty_takers_of_calls_that_wait_now_for_this_and_now_for_that_keep_both_limits(
+    crowded: Place,
+) -> None:
+    tokens = random.Random(1)  # noqa: S311 - the same in each run
+
+    slots, shut = take_five_each(
+        [crowded.gates() for _ in range(30)], lambda: tokens.choice([1, 20, 200, 2_000])
+    )
+
+    per_minute, tokens_per_minute = FAST_BOTH.requests_per_minute, FAST_BOTH.tokens_per_minute
+    requests = [(at_ms, 1) for at_ms, _ in sorted(slots)]
+    assert worst_excess(requests, per_minute, 1, FAST_BOTH.burst) <= 0
+    assert worst_excess(sorted(slots), tokens_per_minute, 1, tokens_per_minute) <= 0
+    assert shut < 15
+
+
+def take_five_each(
+    workers: list[Gates], tokens: Callable[[], int]
+) -> tuple[list[tuple[int, int]], int]:
+    """Slots in ms from the start, with their tokens; how often others were in the way too often."""
+
+    def take_five(gates: Gates) -> list[tuple[int, int] | Shut]:
+        taken: list[tuple[int, int] | Shut] = []
+        while sum(not isinstance(one, Shut) for one in taken) < 5:
+            size = tokens()
+            one = take(gates, limits=FAST_BOTH, tokens=size)
+            taken.append(one if isinstance(one, Shut) else (one.slot_at_ms - NOW_MS, size))
+        return taken
+
+    taken = [
+        one
+        for some in at_once(*[lambda gates=gates: take_five(gates) for gates in workers])
+        for one in some
+    ]
+    slots = [one for one in taken if not isinstance(one, Shut)]
+    return slots, len(taken) - len(slots)
 
 
 def test_fifty_refused_calls_halve_the_rate_once(crowded: Place) -> None:

@@ -638,17 +638,9 @@ class InMemoryGates:
             ):
                 return shut
             self.takes += 1
-            now_us = now_ms * 1000
-            slot_us = gate.slot_at_us(limits, tokens, now_us)
-            request_us, token_us = gate.next_request_at_us, gate.next_token_at_us
-            if step_us := gate.interval_us(limits, now_ms):
-                request_us = max(request_us, now_us) + step_us
-            if step_us := gate.tokens_us(limits, tokens, now_ms):
-                token_us = max(token_us, now_us) + step_us
+            slot_us, after = gate.taken(limits, tokens, now_ms * 1000)
             self._world.gates[key] = replace(
-                gate,
-                next_request_at_us=request_us,
-                next_token_at_us=token_us,
+                after,
                 closed_until_ms=now_ms + probe_ms if gate.probing else gate.closed_until_ms,
             )
             return Ticket(-(-slot_us // 1000), gate.version)
@@ -660,10 +652,10 @@ class InMemoryGates:
         gate = self._of(key)
         return gate.version == ticket.version and gate.shut(now_ms) is None
 
-    def settle(self, key: str, limits: Limits, ticket: Ticket, *, tokens: int) -> None:
+    def settle(self, key: str, limits: Limits, ticket: Ticket, *, tokens: int, now_ms: int) -> None:
         with self._world.lock:
             gate = self._of(key)
-            back_us = gate.tokens_us(limits, tokens, ticket.slot_at_ms)
+            back_us = gate.back_us(limits, ticket, tokens, now_ms)
             self._world.gates[key] = replace(gate, next_token_at_us=gate.next_token_at_us - back_us)
 
     def close(

@@ -412,7 +412,7 @@ def _run_verbs_of_gates(gates: Any) -> None:
             key, allowed, tokens=10, now_ms=NOW_MS, probe_ms=LEASE_MS, furthest_ms=LEASE_MS
         )
     gates.still_open(key, ticket, now_ms=NOW_MS)
-    gates.settle(key, limits, ticket, tokens=5)
+    gates.settle(key, limits, ticket, tokens=5, now_ms=NOW_MS)
     for _ in range(OPEN_AFTER_FAILURES):
         gates.failed(key, limits, ticket, now_ms=NOW_MS)
     gates.worked(key, replace(ticket, version=1))

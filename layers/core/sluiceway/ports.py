@@ -405,8 +405,13 @@ class Gates(Protocol):
         """Whether a kept slot counts: the gate is open, and as it was when it was taken."""
         ...
 
-    def settle(self, key: str, limits: "Limits", ticket: "Ticket", *, tokens: int) -> None:
-        """Gives back `tokens` that were taken and not used; takes more when negative."""
+    def settle(
+        self, key: str, limits: "Limits", ticket: "Ticket", *, tokens: int, now_ms: int
+    ) -> None:
+        """Gives back `tokens` that were taken and not used; takes more when negative.
+
+        A minute after the slot there is nothing to give back: their time has passed.
+        """
         ...
 
     def close(

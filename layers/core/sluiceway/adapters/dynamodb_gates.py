@@ -1,8 +1,9 @@
 """Gates and rooms in DynamoDB (port Gates).
 
 Coordination rows, by `coordination_key`:
-    gate#<vendor>#<vendor model>        the attributes of domain.gate.Gate, and `paused_by`, a token
-                                        of the last call that paused or resumed it
+    gate#<vendor>#<vendor model>        the attributes of domain.gate.Gate; `paused_by`, a token of
+                                        the last call that paused or resumed it; `token_lead_us`
+                                        (see _lead) and `settled_by` (see settle)
     gate#<vendor>#<vendor model>#<n>    the other shards of a gate that is hotter than a partition
     running#<vendor>                    for each room a map: token of a worker -> when it has left
     running#lane:<lane>                 the same, for each tenant and model that is held to a share
@@ -11,7 +12,7 @@ Coordination rows, by `coordination_key`:
 import random
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from sluiceway.adapters.dynamodb import Refusal, Table, Write
@@ -114,19 +115,32 @@ class DynamoDBGates:
         gate = self._look(row, now_ms)
         return gate.version == ticket.version and gate.shut(now_ms) is None
 
-    def settle(self, key: str, limits: Limits, ticket: Ticket, *, tokens: int) -> None:
-        """See Gates."""
+    def settle(self, key: str, limits: Limits, ticket: Ticket, *, tokens: int, now_ms: int) -> None:
+        """See Gates.
+
+        `settled_by` tells a repetition after a lost reply, if no other call settled in between.
+        """
         row = _row(key, ticket.shard)
-        copy, seen_at_ms = self._copies.get(row, (Gate(), 0))
-        if not limits.tokens_per_minute or not tokens:
+        copy, _ = self._copies.get(row, (Gate(), 0))
+        back_us = copy.back_us(limits, ticket, tokens, now_ms)
+        if not back_us:
             return
+        lines = ["next_token_at_us"]
+        if limits.requests_per_minute:
+            lines.append("token_lead_us")
+        sets = [f"#{line} = #{line} - :back" for line in lines] + ["#settled_by = :by"]
+        conditions = [f"attribute_exists(#{line})" for line in lines]
+        conditions.append("(attribute_not_exists(#settled_by) OR #settled_by <> :by)")
         self._table.write(
             Write(
                 self._name,
                 _key(row),
-                update="SET #next_token_at_us = #next_token_at_us - :back",
-                condition="attribute_exists(#next_token_at_us)",
-                values={"back": copy.tokens_us(limits, tokens, seen_at_ms)},
+                update=_update(limits, sets),
+                condition=" AND ".join(conditions),
+                values={
+                    "back": back_us,
+                    "by": secrets.token_urlsafe(6),
+                },
             )
         )
 
@@ -135,37 +149,33 @@ class DynamoDBGates:
     ) -> Write:
         """A take that is right when the row is as busy as `copy` says, and of its version."""
         now_us = now_ms * 1000
-        # A probe takes no slot ahead of its time; nobody takes one that is too far ahead.
-        slot_ahead_us = 0 if copy.probing else furthest_ms * 1000
-        ahead_us = [
-            min(FURTHEST_SLOT_MS * 1000, burst_us + slot_ahead_us)
-            for burst_us in copy.ahead_us(limits, tokens, now_ms)
-        ]
         sets, conditions = ["#version = :version"], [_of_version(copy.version), _OPEN]
-        values: dict[str, Any] = {
-            "version": copy.version,
-            "now": now_ms,
-            "now_us": now_us,
-        }
-        steps_us = copy.interval_us(limits, now_ms), copy.tokens_us(limits, tokens, now_ms)
-        for name, step_us, most_us in zip(
-            ("next_request_at_us", "next_token_at_us"), steps_us, ahead_us, strict=True
-        ):
-            if not step_us:
-                continue
-            next_us = getattr(copy, name)
-            values[f"step_{name}"], values[f"first_{name}"] = step_us, now_us + step_us
+        values: dict[str, Any] = {"version": copy.version, "now": now_ms, "now_us": now_us}
+        lines = _lines(copy, limits, tokens, now_us)
+        for line, other in zip(lines, reversed(lines), strict=True):
+            name = line.name
+            values[f"move_{name}"] = line.move_us
+            values[f"due_{name}"] = now_us + line.ahead_us
+            # A probe takes no slot ahead of its time; nobody takes one that is too far ahead.
+            slot_ahead_us = 0 if copy.probing else furthest_ms * 1000
+            most_us = min(FURTHEST_SLOT_MS * 1000, line.ahead_us + slot_ahead_us)
             values[f"most_{name}"] = now_us + most_us
-            if next_us >= now_us:
-                sets.append(f"#{name} = #{name} + :step_{name}")
+            sets.append(f"#{name} = " + (f"#{line.base} + " if line.base else "") + f":move_{name}")
+            if not line.base:
+                conditions.append(f"(attribute_not_exists(#{name}) OR #{name} < :now_us)")
+                if other.base:
+                    conditions.append(f"#{other.name} <= :due_{other.name}")
+            elif line.base == name:
                 conditions.append(f"#{name} BETWEEN :now_us AND :most_{name}")
             else:
-                sets.append(f"#{name} = :first_{name}")
-                conditions.append(f"(attribute_not_exists(#{name}) OR #{name} < :now_us)")
+                conditions.append(f"#{line.base} > :due_{line.base}")
+        if len(lines) > 1:
+            request, token = lines
+            _keep_lead(request, token, sets, conditions, values)
         return Write(
             self._name,
             _key(row),
-            update="SET " + ", ".join(sets),
+            update=_update(limits, sets),
             condition=" AND ".join(conditions),
             values=values,
         )
@@ -196,7 +206,7 @@ class DynamoDBGates:
             Write(
                 self._name,
                 _key(row),
-                update="SET " + ", ".join(sets),
+                update=_update(limits, sets),
                 condition=_of_version(version),
                 values={
                     "version": version,
@@ -206,6 +216,7 @@ class DynamoDBGates:
                     "returns": new.returns_from_ms,
                     "request": new.next_request_at_us,
                     "token": new.next_token_at_us,
+                    "lead": new.next_token_at_us - new.next_request_at_us,
                 },
             )
         )
@@ -246,15 +257,15 @@ class DynamoDBGates:
             Write(
                 self._name,
                 _key(row),
-                update="SET "
-                + ", ".join(
-                    (
+                update=_update(
+                    limits,
+                    [
                         "#version = :new_version",
                         "#closed_until_ms = :until",
                         "#probing = :probing",
                         "#failures = :failures",
                         *_emptied(limits),
-                    )
+                    ],
                 ),
                 condition=_of_version(ticket.version),
                 values={
@@ -265,6 +276,7 @@ class DynamoDBGates:
                     "failures": down.failures,
                     "request": down.next_request_at_us,
                     "token": down.next_token_at_us,
+                    "lead": down.next_token_at_us - down.next_request_at_us,
                 },
             )
         )
@@ -331,7 +343,7 @@ class DynamoDBGates:
                 Write(
                     self._name,
                     _key(row),
-                    update=f"SET {', '.join(sets)} REMOVE #paused",
+                    update=_update(limits, sets, "#paused"),
                     condition=f"{_of_version(gate.version)} AND attribute_exists(#paused)",
                     values={
                         "version": gate.version,
@@ -339,6 +351,7 @@ class DynamoDBGates:
                         "by": token,
                         "request": new.next_request_at_us,
                         "token": new.next_token_at_us,
+                        "lead": new.next_token_at_us - new.next_request_at_us,
                     },
                 )
             )
@@ -469,9 +482,98 @@ def _emptied(limits: Limits) -> list[str]:
         for name, value, limit in (
             ("next_request_at_us", "request", limits.requests_per_minute),
             ("next_token_at_us", "token", limits.tokens_per_minute),
+            ("token_lead_us", "lead", limits.requests_per_minute and limits.tokens_per_minute),
         )
         if limit
     ]
+
+
+def _update(limits: Limits, sets: Sequence[str], *removes: str) -> str:
+    """Without both limits one of the lines stays behind, and the lead would be wrong."""
+    if not (limits.requests_per_minute and limits.tokens_per_minute):
+        removes = ("#token_lead_us", *removes)
+    removing = f"REMOVE {', '.join(removes)} " if removes else ""
+    return f"{removing}SET {', '.join(sets)}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """How a take moves the line of one limit: to where `base` is, and `move_us` on."""
+
+    name: str
+    ahead_us: int
+    """How far ahead it may be, and a slot is due at once."""
+    base: str
+    """Itself when it is busy, the other line when the call waits for that; empty: to `move_us`."""
+    move_us: int
+    next_us: int
+
+
+def _lines(copy: Gate, limits: Limits, tokens: int, now_us: int) -> list[_Line]:
+    """Those of the limits that there are: requests, tokens. See Gate.taken."""
+    now_ms = now_us // 1000
+    slot_us = copy.slot_at_us(limits, tokens, now_us)
+    request_ahead_us, token_ahead_us = copy.ahead_us(limits, tokens, now_ms)
+    request, token = "next_request_at_us", "next_token_at_us"
+
+    def line(name: str, other: str, step_us: int, ahead_us: int, other_ahead_us: int) -> _Line:
+        next_us: int = getattr(copy, name)
+        if slot_us > max(next_us, now_us):
+            base, move_us = other, step_us - other_ahead_us
+        elif next_us >= now_us:
+            base, move_us = name, step_us
+        else:
+            base, move_us = "", now_us + step_us
+        return _Line(name, ahead_us, base, move_us, next_us)
+
+    lines = []
+    if limits.requests_per_minute:
+        step_us = copy.interval_us(limits, now_ms)
+        lines.append(line(request, token, step_us, request_ahead_us, token_ahead_us))
+    if limits.tokens_per_minute:
+        step_us = copy.tokens_us(limits, tokens, now_ms)
+        lines.append(line(token, request, step_us, token_ahead_us, request_ahead_us))
+    return lines
+
+
+def _keep_lead(
+    request: _Line, token: _Line, sets: list[str], conditions: list[str], values: dict[str, Any]
+) -> None:
+    """Which line a call waits for is a matter of how far they are apart.
+
+    A condition can't subtract, so the row holds it: `token_lead_us`, by how much the tokens' line
+    is ahead of the requests'. A row that lacks it, of a gate that had one limit, is as in the copy.
+
+                        lead < -ahead of requests   │   between   │   lead > ahead of tokens
+        waits for       requests: moves tokens      │   neither   │   tokens: moves requests
+    """
+    values["lead"] = token.next_us - request.next_us
+    values["least_lead"], values["most_lead"] = -request.ahead_us, token.ahead_us
+    values["apart"] = token.move_us - request.move_us
+    match request.base, token.base:
+        case (first, second) if first == second:
+            lead = ":apart"
+        case "", _:
+            lead = "#next_token_at_us + :apart"
+        case _, "":
+            lead = ":apart - #next_request_at_us"
+        case _:
+            lead = "if_not_exists(#token_lead_us, :lead) + :apart"
+    sets.append(f"#token_lead_us = {lead}")
+    if not (request.base and token.base):
+        return
+    if request.base == token.name:
+        known = "#token_lead_us > :most_lead"
+    elif token.base == request.name:
+        known = "#token_lead_us < :least_lead"
+    else:
+        known = "#token_lead_us BETWEEN :least_lead AND :most_lead"
+    same = []
+    for line in (request, token):
+        values[f"same_{line.name}"] = line.next_us
+        gone = f"attribute_not_exists(#{line.name}) OR " if not line.next_us else ""
+        same.append(f"({gone}#{line.name} = :same_{line.name})")
+    conditions.append(f"({known} OR attribute_not_exists(#token_lead_us) AND {' AND '.join(same)})")
 
 
 def open_check(coordination: str, key: str, ticket: Ticket, now_ms: int) -> Write:

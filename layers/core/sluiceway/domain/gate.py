@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from sluiceway.domain.catalogue import Model, Vendor
+from sluiceway.domain.ticket import Ticket
 
 FURTHEST_SLOT_MS = 10 * 60_000
 """No slot further ahead is ever taken: who gave up would waste it."""
@@ -148,6 +149,15 @@ class Gate:
         per_minute_permille = per_minute * self.rate_permille(now_ms)
         return -(-_MINUTE_US * 1000 * limits.shards * amount // per_minute_permille)
 
+    def back_us(self, limits: Limits, ticket: Ticket, tokens: int, now_ms: int) -> int:
+        """How far tokens that weren't used move their line back; on, when they are negative.
+
+        What a take adds to the line lies within a minute of its slot. What of that has passed was
+        given to others already, or to nobody.
+        """
+        left_us = max(0, (ticket.slot_at_ms - now_ms) * 1000 + _MINUTE_US)
+        return min(left_us, self.tokens_us(limits, tokens, now_ms))
+
     def ahead_us(self, limits: Limits, tokens: int, now_ms: int) -> tuple[int, int]:
         """How far ahead the times of requests and tokens may be, and a take's slot is due at once.
 
@@ -168,6 +178,22 @@ class Gate:
             token_us if limits.tokens_per_minute else now_us,
             now_us,
         )
+
+    def taken(self, limits: Limits, tokens: int, now_us: int) -> "tuple[int, Gate]":
+        """The slot of a take, and the gate after it.
+
+        A call comes to both lines at its slot: what it waits for at one of them is no time in
+        which the other may hand out more.
+        """
+        slot_us, now_ms = self.slot_at_us(limits, tokens, now_us), now_us // 1000
+        after = self
+        if limits.requests_per_minute:
+            request_us = max(self.next_request_at_us, slot_us) + self.interval_us(limits, now_ms)
+            after = replace(after, next_request_at_us=request_us)
+        if limits.tokens_per_minute:
+            token_us = max(self.next_token_at_us, slot_us) + self.tokens_us(limits, tokens, now_ms)
+            after = replace(after, next_token_at_us=token_us)
+        return slot_us, after
 
     def probe_waits(self, limits: Limits, tokens: int, now_ms: int) -> "Shut | None":
         """A probe keeps everybody out, so it takes no slot ahead of its time."""

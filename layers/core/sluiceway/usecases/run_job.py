@@ -359,7 +359,13 @@ def _ask(
     with suppress(StoreBusyError):  # the result comes first
         worker.gates.worked(passing.key, ticket)
         spent = answer.input_tokens + answer.output_tokens
-        worker.gates.settle(passing.key, passing.limits, ticket, tokens=passing.tokens - spent)
+        worker.gates.settle(
+            passing.key,
+            passing.limits,
+            ticket,
+            tokens=passing.tokens - spent,
+            now_ms=worker.clock.now_ms(),
+        )
     _learn(passing.model, answer.latency_ms, worker)
     return decision
 
