@@ -70,6 +70,7 @@ bench: .venv/dev ## Measure, and print figures
 	$(BIN)/python bench/aws_calls.py
 	$(BIN)/python bench/cache_cost.py
 	$(BIN)/python bench/early_refresh.py
+	$(BIN)/python bench/simulate.py
 
 lock: .venv/dev ## Make the locks in requirements/ anew
 	$(BIN)/python $(PIP) uv

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from bench import aws_calls, cache_cost, early_refresh, report
+from bench import aws_calls, cache_cost, early_refresh, report, simulate
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 TEXT = report.DOCUMENT.read_text("utf-8")
-SECTIONS = (aws_calls.MARKERS, cache_cost.MARKERS, early_refresh.MARKERS)
+SECTIONS = (aws_calls.MARKERS, cache_cost.MARKERS, early_refresh.MARKERS, simulate.MARKERS)
 
 Table = tuple[list[str], list[list[str]]]
 
@@ -94,6 +94,14 @@ def test_simulation_gives_the_figures_of_the_text(
 
     (line,) = lines_of([cells])
     assert line in between(early_refresh.MARKERS)
+
+
+def test_load_simulation_gives_the_figures_of_the_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(simulate, "TRUE_LIMITS", (0.5,))
+    unknown = simulate.unknown_limits()
+
+    _, lines = simulate.unknown_table(simulate.Findings({}, {}, [], unknown, {}, {}))
+    assert f"| {' | '.join(lines[0])} |" in between(simulate.MARKERS)
 
 
 def lines_of(rows: Sequence[Sequence[early_refresh.Cell]]) -> list[str]:
