@@ -463,7 +463,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         },
         section=lambda: "\n".join(
             [
-                report.made_with("bench/burst.py"),
+                report.made_with("bench/burst.py --markdown"),
                 "",
                 report.as_markdown(HEAD, _lines(found)),
                 "",

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from bench import aws_calls, cache_cost, early_refresh, report, simulate
+from bench import aws_calls, burst, cache_cost, early_refresh, report, simulate
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 TEXT = report.DOCUMENT.read_text("utf-8")
 SECTIONS = (aws_calls.MARKERS, cache_cost.MARKERS, early_refresh.MARKERS, simulate.MARKERS)
+"""Of the programs that `make bench` runs."""
 
 Table = tuple[list[str], list[list[str]]]
 
@@ -31,7 +32,7 @@ def first_cells(text: str) -> list[str]:
     return re.findall(r"^\| ([^|]+) \|", text, re.MULTILINE)
 
 
-@pytest.mark.parametrize("markers", SECTIONS, ids=lambda markers: markers[0])
+@pytest.mark.parametrize("markers", [*SECTIONS, burst.MARKERS], ids=lambda markers: markers[0])
 def test_figures_say_how_on_what_and_when_they_were_made(markers: tuple[str, str]) -> None:
     made = between(markers).strip().splitlines()[0]
 
