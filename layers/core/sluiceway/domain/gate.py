@@ -48,6 +48,9 @@ OPEN_AFTER_FAILURES = 5
 """Failures in a row after which the vendor counts as down."""
 
 OUTAGE_FIRST_MS = 15_000
+OUTAGE_EVEN = 4
+"""So many probes come one such time after another: a short outage is seen to end soon."""
+
 OUTAGE_LONGEST_MS = 5 * 60_000
 """How long nobody calls a vendor that is down, doubling; then one call probes it."""
 
@@ -235,8 +238,8 @@ class Gate:
             return None
         # Of many calls that fail at once more may be counted than it takes; probes count singly.
         failures = self.failures if self.probing else OPEN_AFTER_FAILURES
-        times = min(failures - OPEN_AFTER_FAILURES, 10)
-        until_ms = now_ms + min(OUTAGE_LONGEST_MS, OUTAGE_FIRST_MS << times)
+        doubled = min(max(0, failures - OPEN_AFTER_FAILURES + 1 - OUTAGE_EVEN), 10)
+        until_ms = now_ms + min(OUTAGE_LONGEST_MS, OUTAGE_FIRST_MS << doubled)
         down = replace(
             self,
             version=self.version + 1,
