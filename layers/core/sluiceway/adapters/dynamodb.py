@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from boto3.dynamodb.types import Binary, TypeDeserializer, TypeSerializer
 from botocore.exceptions import ClientError, ConnectionError, HTTPClientError  # noqa: A004
 
-from sluiceway.domain.errors import StoreBusyError
+from sluiceway.domain.errors import DamagedRowError, StoreBusyError
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
@@ -236,6 +236,7 @@ class Table:
         None when it is written; else for each write the refusal of its condition, or None when it
         wasn't at fault. Conflicts, throttles and lost connections are tried again; then
         StoreBusyError. The token makes the repetition of what was written a success.
+        An attribute that isn't of its type makes it impossible: DamagedRowError.
         Two writes to one item are refused here, as DynamoDB does and emulators don't: ValueError.
         """
         places = [(write.table, tuple(sorted(write.key.items()))) for write in writes]
@@ -256,7 +257,7 @@ class Table:
         response: Any = error.response
         reasons = response.get("CancellationReasons", [])
         if not any(reason.get("Code") == _REFUSED for reason in reasons):
-            raise error
+            raise _told(error)
         return [_refusal(reason) if reason.get("Code") == _REFUSED else None for reason in reasons]
 
     def write(self, write: Write) -> Refusal | None:
@@ -273,7 +274,7 @@ class Table:
         if error.response["Error"]["Code"] != f"{_REFUSED}Exception":
             if "size" in str(error).lower() and "exceed" in str(error).lower():
                 raise FullRowError("The row is full.", retry_after_s=60) from error
-            raise error
+            raise _told(error)
         return _refusal(error.response)
 
     def update(self, write: Write) -> "dict[str, Any] | Refusal":
@@ -284,7 +285,7 @@ class Table:
         if not isinstance(answer, ClientError):
             return from_item(answer["Attributes"])
         if answer.response["Error"]["Code"] != f"{_REFUSED}Exception":
-            raise answer
+            raise _told(answer)
         return _refusal(answer.response)
 
     def replace(self, table: str, item: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -322,6 +323,20 @@ def _passing(error: ClientError) -> bool:
         return response["Error"]["Code"] in _BUSY
     codes = {reason.get("Code") for reason in response.get("CancellationReasons", [])}
     return _REFUSED not in codes and bool(codes & _BUSY)
+
+
+def _told(error: ClientError) -> Exception:
+    """The error; DamagedRowError when a number that is added to is none.
+
+    DynamoDB says so of the item in a transaction, emulators of the whole request.
+    """
+    response: Any = error.response
+    told = [response["Error"], *response.get("CancellationReasons", [])]
+    if any("incorrect data type" in (one.get("Message") or "") for one in told):
+        damaged = DamagedRowError("A row has something else where a number belongs.")
+        damaged.__cause__ = error
+        return damaged
+    return error
 
 
 def _refusal(answer: Any) -> Refusal:

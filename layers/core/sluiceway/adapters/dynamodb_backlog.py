@@ -5,6 +5,7 @@ Attributes: `measured_at_epoch_ms`, and `picture`, the rest as compressed JSON.
 
 import json
 import zlib
+from collections.abc import Mapping
 from typing import Any
 
 from sluiceway.adapters.dynamodb import Table, Write
@@ -36,12 +37,12 @@ class DynamoDBBacklogs:
         # A clock that went back makes the copy old, too.
         if not 0 <= now_ms - self._copied_at_ms < COPY_LIVES_MS:
             values = self._table.read(self._name, BACKLOG_KEY, consistent=False)
-            self._copy = Backlog() if values is None else _backlog_of(values)
+            self._copy = _backlog_of(values or {})
             self._copied_at_ms = now_ms
         return self._copy
 
     def write(self, backlog: Backlog) -> None:
-        """See Backlogs. A picture from a clock that was far ahead is replaced, too."""
+        """See Backlogs. One that is damaged, or of a clock that was far ahead, is replaced, too."""
         measured_at_ms = backlog.measured_at_epoch_ms
         self._copied_at_ms = -COPY_LIVES_MS  # of any time: the copy is used no more
         self._table.write(
@@ -49,10 +50,7 @@ class DynamoDBBacklogs:
                 self._name,
                 BACKLOG_KEY,
                 update="SET #measured_at_epoch_ms = :measured, #picture = :picture",
-                condition=(
-                    "attribute_not_exists(#measured_at_epoch_ms) "
-                    "OR #measured_at_epoch_ms < :measured OR #measured_at_epoch_ms > :wrong"
-                ),
+                condition="NOT #measured_at_epoch_ms BETWEEN :measured AND :wrong",
                 values={
                     "measured": measured_at_ms,
                     "picture": _picture_of(backlog),
@@ -86,15 +84,26 @@ def _picture_of(backlog: Backlog) -> bytes:
     return zlib.compress(json.dumps(document, separators=(",", ":")).encode())
 
 
-def _backlog_of(values: dict[str, Any]) -> Backlog:
-    base_ms: int = values["measured_at_epoch_ms"]
+def _backlog_of(values: Mapping[str, Any]) -> Backlog:
+    """The picture in a row; that of no open jobs when there is none, or a damaged one.
+
+    The sweeper paints the next one over it: until then it mustn't stop who looks at it.
+    """
+    try:
+        return _parsed(values)
+    except (KeyError, TypeError, ValueError, AttributeError, zlib.error):
+        return Backlog()
+
+
+def _parsed(values: Mapping[str, Any]) -> Backlog:
+    base_ms = int(values["measured_at_epoch_ms"])
     document = json.loads(zlib.decompress(values["picture"]))
     return Backlog(
         measured_at_epoch_ms=base_ms,
         groups=tuple(
             Group(
-                *(lane, model, tenant),
-                *(waiting, slotted, running),
+                *(str(lane), str(model), str(tenant)),
+                *(int(waiting), int(slotted), int(running)),
                 oldest_epoch_ms=base_ms + oldest,
                 later_epoch_ms=tuple(base_ms + at for at in later),
             )
@@ -102,7 +111,14 @@ def _backlog_of(values: dict[str, Any]) -> Backlog:
                 "groups"
             ]
         ),
-        paces={model: Pace(*pace) for model, pace in document["paces"].items()},
-        workers=document["workers"],
-        besides=document["besides"],
+        paces={
+            model: Pace(float(interval_ms), *map(int, times))
+            for model, (interval_ms, *times) in document["paces"].items()
+        },
+        workers=_counts(document["workers"]),
+        besides=_counts(document["besides"]),
     )
+
+
+def _counts(by_lane: Mapping[str, Any]) -> dict[str, int]:
+    return {lane: int(count) for lane, count in by_lane.items()}

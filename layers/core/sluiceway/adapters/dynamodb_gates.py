@@ -12,7 +12,7 @@ Coordination rows, by `coordination_key`:
 import random
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from sluiceway.adapters.dynamodb import Refusal, Table, Write
@@ -37,6 +37,7 @@ _MOST_UNUSED = 8
 whoever ran in it."""
 
 _NAMES = tuple(field.name for field in fields(Gate))
+_TYPES = {**{name: type(value) for name, value in asdict(Gate()).items()}, "token_lead_us": int}
 
 
 class DynamoDBGates:
@@ -334,9 +335,13 @@ class DynamoDBGates:
     def _resume(self, row: str, limits: Limits, now_ms: int) -> bool:
         token = secrets.token_urlsafe(6)
         for _ in range(_MAX_TRIES):
-            gate = gate_of(self._table.read(self._name, _key(row)))
+            values = self._table.read(self._name, _key(row)) or {}
+            gate = gate_of(values)
             if not gate.paused:
                 return False
+            if _is_damaged(values):
+                self._begin_anew(row, limits, now_ms)
+                return True
             new = gate.resumed(limits, now_ms)
             sets = ["#version = :new_version", "#paused_by = :by", *_emptied(limits)]
             refusal = self._table.write(
@@ -359,6 +364,13 @@ class DynamoDBGates:
             if refusal is None or (refusal.old or {}).get("paused_by") == token:
                 return True
         raise StoreBusyError("The gate changes all the time.", retry_after_s=1)
+
+    def _begin_anew(self, row: str, limits: Limits, now_ms: int) -> None:
+        """In the place of a damaged row; its version is none that a slot was taken under."""
+        gate = Gate(version=now_ms).resumed(limits, now_ms)
+        members = {name: value for name, value in asdict(gate).items() if value}
+        self._table.replace(self._name, {**_key(row), **members})
+        self._copies.pop(row, None)
 
     # ------------------------------------------------------------------ rooms
 
@@ -423,7 +435,7 @@ class DynamoDBGates:
                 continue
             sets.append(f"#{alias}.#token = :until")
             conditions += [f"attribute_not_exists(#{alias}.#token)"]
-            dead = [one for one, left_ms in inside.items() if left_ms <= now_ms][:_MOST_DEAD]
+            dead = [one for one, left_ms in inside.items() if _left(left_ms, now_ms)][:_MOST_DEAD]
             if len(inside) < room.places or not dead:
                 conditions.append(f"size(#{alias}) < :places{number}")
                 continue
@@ -588,9 +600,18 @@ def open_check(coordination: str, key: str, ticket: Ticket, now_ms: int) -> Writ
 
 
 def gate_of(values: Mapping[str, Any] | None) -> Gate:
-    """The gate in a row."""
+    """The gate in a row; a damaged one is paused until somebody resumes it.
+
+    Nobody knows what the vendor was sent, and the other gates mustn't wait for this one.
+    """
     known = values or {}
+    if _is_damaged(known):
+        return Gate(paused=True)
     return Gate(**{name: known[name] for name in _NAMES if name in known})
+
+
+def _is_damaged(values: Mapping[str, Any]) -> bool:
+    return any(name in values and type(values[name]) is not kind for name, kind in _TYPES.items())
 
 
 def _with_set(write: Write, assignment: str, **values: Any) -> Write:
@@ -608,13 +629,18 @@ def _unused(known: Mapping[str, Any], rooms: Sequence[Room], now_ms: int) -> lis
         if isinstance(inside, Mapping)
         and name not in wanted
         and len(inside) <= 1
-        and all(left_ms <= now_ms for left_ms in inside.values())
+        and all(_left(left_ms, now_ms) for left_ms in inside.values())
     ]
     return empty[:_MOST_UNUSED] if len(empty) > _MOST_UNUSED else []
 
 
 def _taken(known: Mapping[str, Any], room: Room, now_ms: int) -> int:
-    return sum(left_ms > now_ms for left_ms in known.get(room.name, {}).values())
+    return sum(not _left(left_ms, now_ms) for left_ms in known.get(room.name, {}).values())
+
+
+def _left(left_ms: Any, now_ms: int) -> bool:
+    """Whether a worker has left by its time; one whose time is damaged has."""
+    return not isinstance(left_ms, int) or left_ms <= now_ms
 
 
 def _row(key: str, shard: int) -> str:

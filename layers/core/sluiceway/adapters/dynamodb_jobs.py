@@ -378,10 +378,11 @@ class DynamoDBJobs:
             needed = core + counter
             try:
                 refusals = self._table.transact(needed + stored + settling)
-            except StoreBusyError:
+            except (StoreBusyError, DamagedRowError) as error:
                 if give_up_at_ms is None:
                     raise
-                if self._clock.now_ms() < give_up_at_ms:
+                busy = isinstance(error, StoreBusyError)
+                if busy and self._clock.now_ms() < give_up_at_ms:
                     continue
                 return self._apply_unsettled(old, new, core[1:], stored)
             if refusals is None:

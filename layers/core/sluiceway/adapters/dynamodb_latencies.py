@@ -60,9 +60,19 @@ class DynamoDBLatencies:
             self._see(key, row, now_ms)
 
     def _see(self, key: str, row: Mapping[str, Any] | None, now_ms: int) -> list[Sample]:
-        samples = [Sample(*value) for name, value in (row or {}).items() if name.isdigit()]
+        samples = [
+            Sample(at_ms, latency_ms)
+            for name, value in (row or {}).items()
+            if name.isdigit() and _is_sample(value)
+            for at_ms, latency_ms in [value]
+        ]
         self._copies[key] = samples, now_ms
         return samples
+
+
+def _is_sample(value: Any) -> bool:
+    """Whether it is a pair of numbers; what is damaged is as good as no sample."""
+    return isinstance(value, list) and [type(part) for part in value] == [int, int]
 
 
 def _key(key: str) -> dict[str, str]:

@@ -201,7 +201,7 @@ class NotCalledError(VendorError):
 
 
 class DamagedRowError(SluicewayError):
-    """A stored job isn't one that this code can read."""
+    """A stored row isn't one that this code can work with."""
 
 
 class CallAbortedError(SluicewayError):
