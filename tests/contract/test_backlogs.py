@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import random
+import secrets
+import zlib
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from sluiceway.adapters.dynamodb import to_item
 from sluiceway.adapters.dynamodb_backlog import BACKLOG_KEY, COPY_LIVES_MS, DynamoDBBacklogs
 from sluiceway.domain.backlog import MOST_GROUPS, TELLS_FOR_MS, Backlog, Group, Pace
+from sluiceway.domain.errors import StoreBusyError
 
 from tests.contract.clients import FaultyClient, timed_out
-from tests.contract.harness import store_on
+from tests.contract.harness import make_tables, store_on
 from tests.fakes.in_memory import NOW_MS
 
 if TYPE_CHECKING:
@@ -126,3 +131,87 @@ def test_biggest_picture_fits_in_what_is_said_of_it(
     assert 20_000 < len(row["Item"]["picture"]["B"]) < 60_000
     assert isinstance(dynamodb_store.backlogs, DynamoDBBacklogs)
     assert dynamodb_store.backlogs.read() == picture
+
+
+# ------------------------------------------------------------------------------------ damaged rows
+
+
+def put_row(client: DynamoDBClient, tables: Tables, **members: Any) -> None:
+    client.put_item(TableName=tables.names.coordination, Item=to_item({**BACKLOG_KEY, **members}))
+
+
+def picture_of(**members: Any) -> bytes:
+    document = {"groups": [], "paces": {}, "workers": {}, "besides": {}, **members}
+    return zlib.compress(json.dumps(document).encode())
+
+
+LINE = ["interactive", "demo-chat", "acme"]
+
+
+@pytest.mark.parametrize(
+    "picture",
+    [
+        None,
+        "text",
+        b"not compressed",
+        picture_of()[:-4],
+        zlib.compress(b"not JSON"),
+        zlib.compress(b"\xff"),
+        zlib.compress(b"[]"),
+        zlib.compress(b"{}"),
+        picture_of(groups=7),
+        picture_of(groups=[[LINE, [1, 0, 0]]]),
+        picture_of(groups=[[LINE, ["many", 0, 0], [0]]]),
+        picture_of(groups=[[LINE, [1, 0, 0], ["once"]]]),
+        picture_of(groups=[[LINE, [1, 0, 0], []]]),
+        picture_of(paces={"demo-chat": [1.0]}),
+        picture_of(paces={"demo-chat": ["fast", 0, 0, 0]}),
+        picture_of(paces={"demo-chat": [1.0, "long", 0, 0]}),
+        picture_of(workers=8),
+        picture_of(workers={"batch": "two"}),
+        picture_of(besides={"batch": None}),
+    ],
+    ids=repr,
+)
+def test_damaged_picture_is_none_until_the_next_is_painted_over_it(
+    dynamodb_store: Store, dynamodb: DynamoDBClient, tables: Tables, picture: Any
+) -> None:
+    put_row(dynamodb, tables, measured_at_epoch_ms=NOW_MS - 1, picture=picture)
+
+    assert dynamodb_store.backlogs.read() == Backlog()
+
+    dynamodb_store.backlogs.write(PICTURE)
+    assert dynamodb_store.backlogs.read() == PICTURE
+
+
+@pytest.mark.parametrize("measured_at", [None, "soon", True, [1]], ids=repr)
+def test_picture_whose_time_is_damaged_is_none_until_the_next_is_painted_over_it(
+    dynamodb_local_client: DynamoDBClient, clock: FakeClock, measured_at: Any
+) -> None:
+    # moto compares no number with a text.
+    tables = make_tables(dynamodb_local_client, f"pictures-{secrets.token_hex(4)}")
+    backlogs = store_on(dynamodb_local_client, tables, clock).backlogs
+    put_row(dynamodb_local_client, tables, measured_at_epoch_ms=measured_at, picture=picture_of())
+
+    assert backlogs.read().groups == ()
+
+    backlogs.write(PICTURE)
+    assert backlogs.read() == PICTURE
+
+
+def test_picture_too_big_for_its_row_is_refused_and_the_last_one_stays(
+    dynamodb_local_client: DynamoDBClient, clock: FakeClock
+) -> None:
+    # moto counts no bytes.
+    tables = make_tables(dynamodb_local_client, f"pictures-{secrets.token_hex(4)}")
+    backlogs = store_on(dynamodb_local_client, tables, clock).backlogs
+    backlogs.write(PICTURE)
+    groups = tuple(
+        Group("batch", "demo-chat", random.Random(number).randbytes(300).hex(), waiting=1)  # noqa: S311
+        for number in range(2 * MOST_GROUPS)
+    )
+
+    with pytest.raises(StoreBusyError):  # which the sweeper goes on from
+        backlogs.write(Backlog(NOW_MS + 1, groups))
+
+    assert backlogs.read() == PICTURE

@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 from sluiceway.domain import job as transitions
+from sluiceway.domain.catalogue import Catalogue
 from sluiceway.domain.errors import StoreBusyError
+from sluiceway.domain.job import JobStatus
 from sluiceway.domain.request import MAX_DEADLINE_S
 from sluiceway.ports import Applied, BudgetSpent, CapReached, Claimed, DayBudget, Submitted
+from sluiceway.usecases.sweep_jobs import Sweeper, sweep_jobs
 
 from tests.contract.clients import (
     FaultyClient,
@@ -19,7 +22,16 @@ from tests.contract.clients import (
 )
 from tests.contract.harness import DynamoDBRows, store_on
 from tests.fakes.examples import a_job, a_refresh, an_entry, completed, failed, redriven
-from tests.fakes.in_memory import NOW_MS
+from tests.fakes.in_memory import (
+    NOW_MS,
+    InMemoryBacklogs,
+    InMemoryGates,
+    InMemoryLatencies,
+    InMemoryQueue,
+    InMemoryState,
+    RecordingTelemetry,
+    World,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -512,6 +524,69 @@ def test_day_adds_up_to_what_its_jobs_have_cost(store: Store) -> None:
     }
 
 
+# ------------------------------------------------------------------------------------ damaged rows
+
+
+def damage(client: Any, tables: Tables, key: str, name: str) -> None:
+    client.update_item(
+        TableName=tables.names.coordination,
+        Key={"coordination_key": {"S": key}},
+        UpdateExpression="SET #name = :text",
+        ExpressionAttributeNames={"#name": name},
+        ExpressionAttributeValues={":text": {"S": "many"}},
+    )
+
+
+@pytest.mark.parametrize("row", ["day", "counter"])
+def test_paid_result_is_kept_though_its_day_or_counter_is_damaged(
+    dynamodb: Any, tables: Tables, dynamodb_store: Store, row: str
+) -> None:
+    processing, lease = dynamodb_store.start(paid(dynamodb_store))
+    if row == "day":
+        damage(dynamodb, tables, f"day#acme#{processing.day}", "cost_nanos")
+    else:
+        damage(dynamodb, tables, f"tenant#acme#{processing.counter_shard}", "in_flight")
+
+    dynamodb_store.jobs.apply(
+        processing, completed(processing), lease=lease, give_up_at_ms=NOW_MS + 60_000
+    )
+
+    stored = dynamodb_store.row(processing)
+    assert (stored.status, stored.unsettled) == (JobStatus.COMPLETED, True)
+    assert stored.result == completed(processing).result
+
+
+def test_sweep_passes_over_who_cannot_be_settled_as_its_day_is_damaged(
+    dynamodb: Any, tables: Tables, clock: FakeClock, dynamodb_store: Store
+) -> None:
+    bad = unsettled(dynamodb_store, failed)
+    good = unsettled(dynamodb_store, failed, number=2, tenant="globex")
+    damage(dynamodb, tables, f"day#acme#{bad.day}", "cost_nanos")
+    telemetry = RecordingTelemetry()
+
+    swept = sweep_jobs(
+        Sweeper(
+            jobs=dynamodb_store.jobs,
+            state=InMemoryState(World()),
+            due_jobs=dynamodb_store.due_jobs,
+            queue=InMemoryQueue(),
+            clock=clock,
+            telemetry=telemetry,
+            time_left_ms=lambda: 60_000,
+            pause=clock.pause,
+            gates=InMemoryGates(World()),
+            latencies=InMemoryLatencies(World()),
+            catalogue=Catalogue(),
+            backlogs=InMemoryBacklogs(World()),
+            workers={"interactive": 8, "batch": 2},
+        )
+    )
+
+    assert swept.settled == 1
+    assert (dynamodb_store.row(bad).unsettled, dynamodb_store.row(good).unsettled) == (True, False)
+    assert "job_damaged" in telemetry.names
+
+
 # ------------------------------------------------------------------------------------ helpers
 
 
@@ -538,9 +613,9 @@ def ended(store: Store, old: Job, new: Job) -> Job:
     return outcome.job
 
 
-def unsettled(store: Store, end: Callable[[Job], Job], *, number: int = 1) -> Job:
+def unsettled(store: Store, end: Callable[[Job], Job], *, number: int = 1, **changes: Any) -> Job:
     """A job whose end left claim, counter and budget to the sweeper."""
-    job = paid(store, costly(number))
+    job = paid(store, costly(number, **changes))
     marked = replace(end(job), unsettled=True, due_at_epoch_ms=NOW_MS, due_shard=job.due_shard)
     store.rows.put_job(marked)
     return marked

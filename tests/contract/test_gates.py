@@ -1188,6 +1188,54 @@ def test_nobody_takes_a_slot_after_a_pause_that_met_many_takes(crowded: Place) -
     assert {take(gates, 1_001, limits=FAST).paused for gates in workers} == {True}  # type: ignore[union-attr]
 
 
+# ------------------------------------------------------------------ damaged rows
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"version": "one"},
+        {"next_request_at_us": "soon"},
+        {"next_token_at_us": [1]},
+        {"token_lead_us": "far"},
+        {"closed_until_ms": "tomorrow"},
+        {"refused_permille": {}},
+        {"failures": True},
+        {"probing": 1},
+        {"paused": "yes"},
+    ],
+    ids=str,
+)
+def test_damaged_gate_is_paused_until_it_is_resumed_and_keeps_no_other_shut(
+    dynamodb_local_client: DynamoDBClient, clock: FakeClock, damage: dict[str, Any]
+) -> None:
+    tables = OnDynamoDB(dynamodb_local_client, clock)  # moto compares no number with a text
+    worker, other = tables.gates(), key_of("simulator", "sim-chat-2")
+    kept = ticket(worker, limits=BOTH)
+    item = to_item({"coordination_key": KEY, **asdict(tables.row()), **damage})
+    tables.client.put_item(TableName=tables.name, Item=item)
+
+    for gates in (worker, tables.gates()):
+        assert take(gates, 2_000, limits=BOTH) == replace(PAUSED, until_ms=NOW_MS + 32_000)
+        assert gates.look(KEY, now_ms=NOW_MS + 4_000).paused
+        assert not gates.still_open(KEY, kept, now_ms=NOW_MS)
+        assert isinstance(take(gates, limits=BOTH, key=other), Ticket)
+
+    assert resume(worker, 60_000, limits=BOTH)
+    assert not resume(worker, 60_000, limits=BOTH)
+    slots = [slot(gates, 60_000, limits=BOTH) for gates in (worker, tables.gates())]
+    assert slots == [61_000, 62_000]
+    assert not worker.still_open(KEY, kept, now_ms=NOW_MS + 60_000)
+
+
+def test_slot_kept_at_a_gate_that_was_damaged_meanwhile_counts_no_more(tables: OnDynamoDB) -> None:
+    job, lease = started(tables)
+    item = to_item({"coordination_key": KEY, "version": "one"})
+    tables.client.put_item(TableName=tables.name, Item=item)
+
+    assert renew(tables, job, lease) == PAUSED
+
+
 # ------------------------------------------------------------------ rooms
 
 
@@ -1339,6 +1387,22 @@ def test_dead_whose_places_others_took_make_no_room(place: Place) -> None:
     assert not enter(gates, ALL, token="d", at_ms=60_001)
 
     assert set(place.inside(ALL)) == {"a", "b", "c"}
+
+
+def test_place_whose_time_is_damaged_is_free(tables: OnDynamoDB) -> None:
+    for number in range(3):
+        enter(tables.gates(), ALL, token=f"t{number}")
+    tables.client.update_item(
+        TableName=tables.name,
+        Key=to_item({"coordination_key": f"running#{ALL.vendor}"}),
+        UpdateExpression="SET #room.#token = :damage",
+        ExpressionAttributeNames={"#room": ALL.name, "#token": "t1"},
+        ExpressionAttributeValues=to_item({":damage": "soon"}),
+    )
+
+    assert enter(tables.gates(), ALL, token="late")
+    assert not enter(tables.gates(), ALL, token="later")
+    assert set(tables.inside(ALL)) == {"t0", "t2", "late"}
 
 
 def test_hundreds_of_dead_are_cleared_in_some_looks(place: Place) -> None:

@@ -258,3 +258,25 @@ def test_lost_reply_writes_the_same_sample_again(tables: OnDynamoDB) -> None:
     row = tables.row()
     assert row is not None
     assert len(row) == 3
+
+
+@pytest.mark.parametrize(
+    "damage",
+    ["slow", 7, [], [NOW_MS], ["once", 400], [NOW_MS, "long"], [NOW_MS, 1, 1], [NOW_MS, True]],
+    ids=repr,
+)
+def test_damaged_sample_is_as_good_as_none(tables: OnDynamoDB, damage: Any) -> None:
+    fill(tables.process(), 400)
+    for place in range(RING // 2):
+        tables.client.update_item(
+            TableName=tables.name,
+            Key=to_item({"coordination_key": KEY}),
+            UpdateExpression="SET #place = :damage",
+            ExpressionAttributeNames={"#place": str(place)},
+            ExpressionAttributeValues=to_item({":damage": damage}),
+        )
+    process = tables.process()
+
+    assert median(process) == 400
+    fill(process, 900)
+    assert median(tables.process()) == 900

@@ -112,8 +112,10 @@ def _parsed(values: Mapping[str, Any]) -> Backlog:
             ]
         ),
         paces={
-            model: Pace(float(interval_ms), *map(int, times))
-            for model, (interval_ms, *times) in document["paces"].items()
+            model: Pace(float(interval_ms), int(latency_ms), int(opens_at_ms), int(slot_at_ms))
+            for model, (interval_ms, latency_ms, opens_at_ms, slot_at_ms) in document[
+                "paces"
+            ].items()
         },
         workers=_counts(document["workers"]),
         besides=_counts(document["besides"]),
