@@ -16,7 +16,7 @@ from sluiceway.adapters.dynamodb import (
     from_item,
     to_item,
 )
-from sluiceway.domain.errors import StoreBusyError
+from sluiceway.domain.errors import DamagedRowError, StoreBusyError
 
 from tests.contract.clients import (
     FaultyClient,
@@ -315,6 +315,20 @@ def test_transaction_that_was_cancelled_by_what_passes_is_tried_again(reason: st
 
     assert refusals is None
     assert len(client.requests) == 3
+
+
+@pytest.mark.parametrize("of", ["the item", "the request"])
+def test_transaction_on_a_number_that_is_none_is_a_damaged_row(of: str) -> None:
+    text = "An operand in the update expression has an incorrect data type"
+    error = refused("ValidationException")
+    if of == "the item":  # as DynamoDB says it; emulators say it of the request
+        error = cancelled("None", "ValidationError")
+        error.response["CancellationReasons"][1]["Message"] = text  # type: ignore[typeddict-item]
+    else:
+        error.response["Error"]["Message"] = text
+
+    with pytest.raises(DamagedRowError):
+        a_table(ScriptedClient(error)).transact([UPDATE])
 
 
 def test_transaction_is_given_up_after_so_many_conflicts() -> None:

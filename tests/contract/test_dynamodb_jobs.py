@@ -10,7 +10,7 @@ from sluiceway.adapters.dynamodb import MAX_TRIES
 from sluiceway.domain.errors import StoreBusyError
 from sluiceway.domain.job import JobStatus, due_shard
 from sluiceway.domain.lease import CLOCK_SKEW_MS
-from sluiceway.ports import Applied, Claimed, LeaseHeld, Moved, Started, Submitted
+from sluiceway.ports import Applied, CapReached, Claimed, LeaseHeld, Moved, Started, Submitted
 from sluiceway.usecases.cancel_job import cancel_job
 
 from tests.contract.clients import (
@@ -628,3 +628,44 @@ def test_index_holds_the_jobs_that_are_due_and_no_others(
     found = dynamodb.scan(TableName=tables.names.jobs, IndexName="due_at")["Items"]
 
     assert [item["job_id"]["S"] for item in found] == [a_job(1).job_id]
+
+
+# ------------------------------------------------------------------------------------ replicas
+
+
+class Lagging:
+    """A real client whose replicas know nothing yet: only consistent reads find something."""
+
+    def __init__(self, client: DynamoDBClient) -> None:
+        self._client = client
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    def get_item(self, **request: Any) -> Any:
+        return self._client.get_item(**request) if request.get("ConsistentRead") else {}
+
+    def batch_get_item(self, **request: Any) -> Any:
+        lags = any(not of.get("ConsistentRead") for of in request["RequestItems"].values())
+        return {"Responses": {}} if lags else self._client.batch_get_item(**request)
+
+
+def test_what_was_just_written_is_seen_though_replicas_lag(  # case W13
+    dynamodb: DynamoDBClient, tables: Tables, clock: FakeClock
+) -> None:
+    client: Any = Lagging(dynamodb)
+    store = store_on(client, tables, clock)
+    job = store.submit(a_job(1), caps=(1,))
+
+    assert store.jobs.get(job.tenant, job.job_id) == job
+    assert store.jobs.holder(job) == job.job_id
+    again = replace(a_job(2), job_key=job.job_key)
+    assert store.jobs.submit(again, shard_caps=(1,)) == Claimed(job.job_id)
+    assert store.jobs.submit(a_job(3), shard_caps=(1,)) == CapReached()
+    processing, lease = store.start(job)
+    assert store.jobs.get(job.tenant, job.job_id) == processing
+    entry = an_entry(job)
+    store.jobs.apply(processing, completed(processing), lease=lease, entry=entry)
+    assert store.cache.read(job.cache_key) == entry
+    store.state.pause_tenant("acme")
+    assert store.state.read().paused_tenants == {"acme"}

@@ -240,6 +240,62 @@ def test_burst_is_due_at_once(gates: Gates) -> None:
     assert slots == [0, 0, 0, 1_000, 2_000]
 
 
+@pytest.mark.parametrize("processes", [1, 11])
+def test_limit_of_ten_lets_ten_through_whoever_has_a_copy(  # case R13
+    place: Place, processes: int
+) -> None:
+    limits = Limits(requests_per_minute=10, burst=10)
+    gates = [place.gates() for _ in range(processes)]
+
+    slots = [slot(gates[number % processes], limits=limits) for number in range(12)]
+
+    assert slots == [0] * 10 + [6_000, 12_000]
+
+
+@pytest.mark.parametrize("jump_ms", [6_000, 3_600_000])
+def test_clock_that_jumped_ahead_shuts_the_gate_no_longer_than_it_jumped(
+    place: Place, jump_ms: int
+) -> None:
+    jumped, right = place.gates(), place.gates()
+    assert slot(jumped, jump_ms) == jump_ms
+
+    at_ms, looks = 0, 0
+    while isinstance(taken := take(right, at_ms), Shut):
+        assert at_ms < taken.until_ms - NOW_MS <= at_ms + FURTHEST_SLOT_MS
+        at_ms, looks = taken.until_ms - NOW_MS, looks + 1
+
+    assert taken.slot_at_ms == NOW_MS + jump_ms + 1_000
+    assert at_ms <= jump_ms
+    assert looks <= 1 + jump_ms // FURTHEST_SLOT_MS
+
+
+def test_line_that_a_wrong_clock_made_too_long_ends_with_a_pause(place: Place) -> None:
+    ticket(place.gates(), 3_600_000)
+    gates = place.gates()
+    assert isinstance(take(gates), Shut)
+
+    gates.pause(KEY, PER_SECOND)
+    gates.resume(KEY, PER_SECOND, now_ms=NOW_MS)
+
+    assert slot(gates) == 1_000
+
+
+@pytest.mark.parametrize(
+    ("jump_ms", "taken"),
+    [(-6_000, Ticket(NOW_MS + 1_000, 0)), (-3_600_000, Shut(NOW_MS - 3_000_000, far=True))],
+)
+def test_clock_that_jumped_back_takes_nothing_from_the_others(
+    place: Place, jump_ms: int, taken: Ticket | Shut
+) -> None:
+    jumped, right = place.gates(), place.gates()
+    assert slot(right) == 0
+
+    assert take(jumped, jump_ms) == taken
+
+    after = 2_000 if isinstance(taken, Ticket) else 1_000
+    assert slot(right) == after
+
+
 def test_tokens_and_requests_are_counted_both(place: Place) -> None:
     one, other = place.gates(), place.gates()
 
