@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -1429,6 +1430,73 @@ def test_submit_of_a_tenant_with_a_rate_says_where_it_stands(stage: Stage) -> No
         "60",
     )
     assert "ratelimit" not in stage.get(first.body["id"]).headers
+
+
+DAY_MS = 24 * 3600 * 1000
+WHOLE_SECONDS = re.compile(r"[1-9][0-9]*")
+
+
+@pytest.mark.parametrize("into_ms", [0, 500, 59_000, 59_999, DAY_MS - 1_000, DAY_MS - 1])
+@pytest.mark.parametrize(
+    ("limits", "code"),
+    [
+        ({"requests_per_minute": 2}, "rate_limited"),
+        ({"jobs_per_day": 2}, "quota_exceeded"),
+        ({"cost_per_day": 0.035}, "quota_exceeded"),
+        ({"bypasses_per_day": 2}, "quota_exceeded"),
+    ],
+    ids=str,
+)
+def test_client_that_waits_as_long_as_it_is_told_gets_in(  # case R06
+    stage: Stage, limits: dict[str, Any], code: str, into_ms: int
+) -> None:
+    stage.catalogue = CATALOGUE.model_copy(update={"tenants": {"acme": Tenant(**limits)}})
+    stage.clock.advance(into_ms)
+    cache = {"mode": "bypass"} if "bypasses_per_day" in limits else {}
+
+    def submit(text: str) -> Answer:
+        body = {"model": "demo-chat", "input": text, "options": {"max_tokens": 1_000}}
+        return stage.post(body | {"cache": cache}, scopes="submit bypass")
+
+    assert [submit(text).status for text in ("one", "two")] == [202, 202]
+    refused = submit("three")
+
+    assert_problem(refused, 429, code)
+    assert WHOLE_SECONDS.fullmatch(refused.headers["retry-after"])
+    stage.clock.advance(s=int(refused.headers["retry-after"]))
+    assert submit("three").status == 202
+
+
+@pytest.mark.parametrize("reason", ["cap", "queue", "degraded", "tables"])
+def test_client_that_waits_gets_in_when_the_reason_is_over(  # case R06
+    stage: Stage, reason: str
+) -> None:
+    full = CATALOGUE.service.model_copy(update={"queue_full": 40})
+    stage.catalogue = CATALOGUE.model_copy(
+        update={"service": full, "tenants": {"acme": Tenant(in_flight=1)}}
+    )
+    first = "" if reason != "cap" else stage.submit("first").body["id"]
+    if reason == "queue":
+        waits = Group("interactive", "demo-chat", "acme", waiting=40, oldest_epoch_ms=NOW_MS - 1)
+        stage.world.backlog = Backlog(NOW_MS, (waits,), {"demo-chat": Pace(50.0)})
+    elif reason == "degraded":
+        stage.world.degraded_since_epoch_ms = NOW_MS
+    elif reason == "tables":
+        stage.world.counters_busy = True
+    body = {"model": "demo-chat", "input": "hello", "priority": "batch"}
+
+    refused = stage.post(body)
+
+    assert refused.body["code"] == {"cap": "quota_exceeded", "queue": "queue_full"}.get(
+        reason, "degraded"
+    )
+    assert WHOLE_SECONDS.fullmatch(refused.headers["retry-after"])
+    stage.clock.advance(s=int(refused.headers["retry-after"]))
+    if first:
+        stage.run_job(first)
+    stage.world.backlog, stage.world.counters_busy = Backlog(), False
+    stage.world.degraded_since_epoch_ms = None
+    assert stage.post(body).status == 202
 
 
 # ------------------------------------------------------------------ the line

@@ -340,6 +340,31 @@ def test_unexpected_error_keeps_the_message_and_its_visibility(stage: Stage) -> 
     assert stage.sent == [("interactive", "acme", job_id)]
 
 
+@pytest.mark.parametrize("end", [SystemExit, KeyboardInterrupt, GeneratorExit])
+def test_end_of_the_process_loses_no_message_and_runs_nothing_twice(  # case W16
+    stage: Stage, end: type[BaseException]
+) -> None:
+    def leave(_: VendorCall) -> VendorAnswer:
+        raise end
+
+    good, bad = submitted(stage, "good"), submitted(stage, "bad")
+    assert isinstance(stage.vendor.default, VendorAnswer)
+    stage.vendor.script = [stage.vendor.default, leave]
+
+    # What the handler raises is no answer: Lambda deletes no message of the batch.
+    with pytest.raises(end):
+        stage.run(message(good), message(bad, message_id="m-2"))
+
+    assert (status_of(stage, good), status_of(stage, bad)) == ("completed", "processing")
+    assert stage.given_back == []  # it keeps its receive count
+    assert len(stage.sent) == 2  # and nobody sends a copy
+    stage.clock.advance(s=200)
+    failures = stage.run(message(good, receives=2), message(bad, receives=2, message_id="m-2"))
+    assert failures == []
+    assert (status_of(stage, good), status_of(stage, bad)) == ("completed", "completed")
+    assert stage.vendor.per_key == {good: 1, bad: 2}
+
+
 def test_unexpected_error_is_logged_without_its_text(
     stage: Stage, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -549,6 +574,37 @@ def test_answer_that_is_whole_is_cached(stage: Stage, http: HttpVendors, wire: s
 
         assert stage.submit().body["cache"]["status"] == "hit"
         assert sim.ledger.snapshot()["calls"] == 1
+
+
+@pytest.mark.parametrize("wire", ["openai", "anthropic"])
+@pytest.mark.parametrize(
+    ("fault", "calls"),
+    [
+        ({"status": 500}, 4),
+        ({"status": 503}, 4),
+        ({"status": 408}, 4),
+        ({"status": 409}, 4),
+        ({"status": 429, "retry_after": 0}, 4),
+        ({"drop": "before"}, 4),
+        ({"drop": "after"}, 2),
+        ({"status": 400}, 1),
+    ],
+    ids=json.dumps,
+)
+def test_attempts_of_a_job_are_the_requests_that_reach_the_vendor(  # case R04
+    stage: Stage, http: HttpVendors, wire: str, fault: dict[str, object], calls: int
+) -> None:
+    with Simulator() as sim:
+        stage.vendors = ToSimulator(sim, http, wire)
+        job_id = submitted(stage, f"[[sim {json.dumps(fault)}]] hello")
+        for _ in range(2 * calls):  # in between it is parked where the gate is shut
+            stage.run_job(job_id)
+            job = stage.world.jobs["acme", job_id]
+            stage.clock.set(max(stage.clock.now_ms(), job.not_before_epoch_ms or 0))
+        counted = sim.ledger.snapshot()["calls"]
+
+    assert not job.open
+    assert (counted, job.attempts, job.attempts_total) == (calls, calls, calls)
 
 
 def test_run_with_a_real_vendor_leaks_no_key_at_any_log_level(

@@ -655,6 +655,23 @@ def test_list_shows_a_message_of_no_dead_job_as_stray(desk: Desk, job: Job, why:
     assert entry["why_stray"] == why
 
 
+def test_list_tells_a_job_that_never_started_from_one_that_failed(desk: Desk) -> None:  # case W09
+    throttled = desk.put(a_job(1))  # ten receives by Lambda, and none by the worker
+    tried = desk.put(dead(2, attempts_total=4))
+    assert throttled.job_id != tried.job_id
+
+    entries, _ = dlq.list_letters(desk.operator, limit=None)
+
+    told = {
+        entry["job_id"]: (entry["stray"], entry["status"], entry["attempts_total"])
+        for entry in entries
+    }
+    assert told == {
+        throttled.job_id: (True, "queued", 0),
+        tried.job_id: (False, "dead_lettered", 4),
+    }
+
+
 def test_list_shows_unknown_jobs(desk: Desk) -> None:
     desk.put_body(message_body("acme", a_job().job_id))
 

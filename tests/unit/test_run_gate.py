@@ -593,6 +593,44 @@ def test_refusal_under_a_gate_that_is_closed_already_is_not_counted_again(
     assert "gate_closed" not in bench.told
 
 
+def test_cool_down_of_a_model_leaves_another_of_its_vendor_alone(  # case R07
+    bench: GateBench,
+) -> None:
+    twin = bench.catalogue.models["demo-chat"].model_copy(update={"vendor_model": "sim-chat-2"})
+    models = {**bench.catalogue.models, "demo-twin": twin}
+    bench.catalogue = bench.catalogue.model_copy(update={"models": models})
+    other = bench.put(a_job(model="demo-twin", job_id="job_2", job_key="j2", cache_key="c2"))
+    bench.vendors.script = [overload(429, 60.0)]
+    bench.deliver()
+
+    bench.run(other)
+
+    assert bench.job.status is JobStatus.RETRYING
+    assert bench.world.jobs["acme", "job_2"].status is JobStatus.COMPLETED
+    assert bench.pauses == []
+    assert bench.world.gates[key_of("simulator", "sim-chat-2")].closed_until_ms == 0
+
+
+@pytest.mark.parametrize("jump_ms", [6_000, -6_000, 3_600_000, -3_600_000])
+def test_job_at_the_gate_runs_once_though_a_workers_clock_jumped(
+    bench: GateBench, jump_ms: int
+) -> None:
+    bench.next_slot_in(20_000)
+    bench.deliver()
+    now_ms = bench.job.not_before_epoch_ms or 0
+
+    bench.clock.set(now_ms + jump_ms)
+    bench.deliver()
+    for _ in range(3):  # the sweeper's next messages come to workers with the right time
+        now_ms = max(now_ms + 5_000, min(bench.job.not_before_epoch_ms or 0, now_ms + 60_000))
+        bench.clock.set(now_ms)
+        bench.deliver()
+
+    assert bench.job.status is JobStatus.COMPLETED
+    assert (bench.job.attempts, bench.vendors.total) == (1, 1)
+    assert all(pause_s * 1000 <= HOLD_MS for pause_s in bench.pauses)
+
+
 def test_model_without_a_rate_is_closed_all_the_same(bench: GateBench) -> None:
     bench.put(a_job(model="demo-free"))
     bench.vendors.script = [overload(429, 20.0)]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NoReturn
 import pytest
 from sluiceway.domain import job as transitions
 from sluiceway.domain.errors import CallAbortedError, StoreBusyError
-from sluiceway.domain.job import Job, JobStatus
+from sluiceway.domain.job import LONGEST_RETURN_S, MAX_RECEIVES, Job, JobStatus
 from sluiceway.domain.lease import CLOCK_SKEW_MS, Lease
 from sluiceway.ports import LeaseHeld, Moved, Started, VendorAnswer, VendorCall
 from sluiceway.usecases.cancel_job import cancel_job
@@ -105,6 +105,21 @@ def test_parked_job_keeps_claim_and_place_and_spends_no_attempt(bench: Bench) ->
     assert bench.world.open_jobs("acme") == 1
     assert bench.world.leases[CACHE_KEY] == lease
     assert (bench.job.attempts, bench.job.attempts_total, bench.vendors.total) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("receives", range(1, MAX_RECEIVES + 1))
+@pytest.mark.parametrize("wish_s", [None, 1.0, 120.0, 121.0, 3_600.0])
+def test_message_is_never_hidden_so_long_that_sqs_would_refuse_it(  # case R09
+    bench: Bench, receives: int, wish_s: float | None
+) -> None:
+    bench.vendors.script = [unavailable(retry_after_s=wish_s)]
+
+    decisions = [bench.deliver(receives=receives)]
+    bench.clock.advance(s=0.5)
+    decisions.append(bench.deliver(receives=receives))
+
+    hidden_s = [one.delay_s for one in decisions if isinstance(one, GiveBack)]
+    assert max(hidden_s, default=0) <= LONGEST_RETURN_S
 
 
 def test_message_runs_on_its_seventh_receive_all_the_same(bench: Bench) -> None:

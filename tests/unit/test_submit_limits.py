@@ -149,6 +149,35 @@ def test_jobs_per_day_lets_so_many_in_until_the_day_is_over() -> None:
     assert isinstance(ask(gateway, 3), Accepted)
 
 
+@pytest.mark.parametrize(
+    ("budgets", "members"),
+    [
+        ({"jobs_per_day": 2}, {}),
+        ({"cost_per_day": 0.025}, {}),
+        ({"bypasses_per_day": 2}, {"cache": {"mode": "bypass"}}),
+    ],
+    ids=["jobs", "cost", "bypasses"],
+)
+@pytest.mark.parametrize("before_ms", [1_000, 1])
+def test_budget_that_is_spent_before_midnight_is_whole_after_it(
+    budgets: dict[str, float], members: dict[str, object], before_ms: int
+) -> None:
+    gateway = budgeted(**budgets)
+    gateway.clock.set(NOW_MS + DAY_MS - before_ms)  # 23:59:59
+    for number in range(2):
+        ask(gateway, number, **members)
+
+    with pytest.raises(QuotaExceededError) as refused:
+        ask(gateway, 2, **members)
+
+    assert refused.value.retry_after_s == 1
+    gateway.clock.set(NOW_MS + DAY_MS + 1_000)  # 00:00:01
+    for number in (2, 3):
+        ask(gateway, number, **members)
+    with pytest.raises(QuotaExceededError):
+        ask(gateway, 4, **members)
+
+
 def test_duplicates_and_hits_are_in_no_budget() -> None:
     gateway = budgeted(jobs_per_day=1, cost_per_day=0.01)
     job = gateway.accept(options={"max_tokens": 100})

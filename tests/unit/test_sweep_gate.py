@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from sluiceway.domain import job as transitions
 from sluiceway.domain.catalogue import parse
+from sluiceway.domain.errors import VendorError
 from sluiceway.domain.gate import FURTHEST_SLOT_MS, Gate, key_of
 from sluiceway.domain.job import JobStatus
 from sluiceway.domain.ticket import Ticket
 from sluiceway.usecases import sweep_jobs as module
+from sluiceway.usecases.run_job import GiveBack
 from sluiceway.usecases.sweep_jobs import LOOK_AHEAD_MS, Sweeper, Swept, sweep_jobs
 
 from tests.fakes.in_memory import (
@@ -24,11 +26,14 @@ from tests.fakes.in_memory import (
     InMemoryQueue,
     InMemoryState,
 )
-from tests.unit.bench import Bench, processing
+from tests.unit.bench import ANSWER, Bench, processing
 from tests.unit.samples import a_job
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from sluiceway.domain.job import Job
+    from sluiceway.ports import VendorAnswer, VendorCall
 
 KEY = key_of("simulator", "sim-chat-1")
 CATALOGUE = parse(
@@ -57,6 +62,10 @@ class Minute(Bench):
         self.due_jobs = InMemoryDueJobs(self.world)
         self.writes: Counter[str] = Counter()
         self.time_left_ms = 55_000
+
+    def set_burst(self, burst: int) -> None:
+        model = self.catalogue.models["demo-chat"].model_copy(update={"burst": burst})
+        self.catalogue = self.catalogue.model_copy(update={"models": {"demo-chat": model}})
 
     def shut(self, gate: Gate) -> None:
         self.world.gates[KEY] = gate
@@ -90,6 +99,17 @@ class Minute(Bench):
 @pytest.fixture
 def minute() -> Minute:
     return Minute()
+
+
+def limited(retry_after_s: float | None) -> VendorError:
+    """Too many requests, says the vendor."""
+    return VendorError(
+        "vendor_rate_limited",
+        "The vendor answered 429.",
+        retryable=True,
+        http_status=429,
+        retry_after_s=retry_after_s,
+    )
 
 
 def parked(*, in_ms: int = 0, slot: Ticket | None = None, **members: Any) -> Job:
@@ -217,6 +237,88 @@ def test_deadline_ends_a_job_behind_a_shut_gate(minute: Minute, gate: Gate) -> N
     assert minute.job.error.code == "deadline_exceeded"
     assert minute.job.failed_at_epoch_ms is not None
     assert minute.job.failed_at_epoch_ms - (NOW_MS + 30_000) <= 10_000
+
+
+class Lane(Minute):
+    """Messages that come to workers, are returned, and are sent again as time passes."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.came: list[str] = []
+        self.called_ms: list[int] = []
+        self.slept_s: list[float] = []
+        self.visible: list[tuple[int, str]] = []
+        """When a message comes, and of which job."""
+        self.pause = self.sleep
+
+    def sleep(self, seconds: float) -> None:
+        self.slept_s.append(seconds)
+        self.clock.pause(seconds)
+
+    def come(self, job_id: str) -> None:
+        self.came.append(job_id)
+        decision = self.deliver(job_id=job_id)
+        if isinstance(decision, GiveBack):
+            self.visible.append((self.clock.now_ms() + round(decision.delay_s * 1000), job_id))
+
+    def step(self) -> None:
+        """Five seconds, a sweep, and what comes then."""
+        self.clock.advance(s=5)
+        self.sweep()
+        for (_, _, job_id), delay_s in zip(self.queue.sends, self.queue.delays, strict=True):
+            self.visible.append((self.clock.now_ms() + delay_s * 1000, job_id))
+        self.queue.sends, self.queue.delays = [], []
+        now_ms = self.clock.now_ms()
+        due = [job_id for at_ms, job_id in self.visible if at_ms <= now_ms]
+        self.visible = [one for one in self.visible if one[0] > now_ms]
+        for job_id in due:
+            self.come(job_id)
+
+    def turn(self, wait_s: float | None, *meanwhile: str) -> Callable[[VendorCall], VendorAnswer]:
+        """A call that is refused, in the middle of which others come."""
+
+        def call(_: VendorCall) -> VendorAnswer:
+            self.called_ms.append(self.clock.now_ms())
+            for job_id in meanwhile:
+                self.come(job_id)
+            raise limited(wait_s)
+
+        return call
+
+    def answer(self, _: VendorCall) -> VendorAnswer:
+        self.called_ms.append(self.clock.now_ms())
+        return ANSWER
+
+
+@pytest.mark.parametrize("wait_s", [171, 300, 3_600])
+def test_no_job_calls_before_the_vendors_retry_after_is_over(  # cases R02, R03, R11
+    wait_s: int,
+) -> None:
+    lane, opens_ms = Lane(), NOW_MS + wait_s * 1000
+    lane.set_burst(3)
+    ids = [f"job_{n}" for n in range(6)]
+    for n, job_id in enumerate(ids):
+        lane.put(replace(a_job(), job_id=job_id, job_key=f"j{n}", cache_key=f"c{n}"))
+    # Three workers call at once; the others come when the gate is shut.
+    lane.vendors.script = [lane.turn(wait_s, ids[1]), lane.turn(None, ids[2]), lane.turn(20)]
+    lane.vendors.script += [lane.answer] * 6
+
+    for job_id in (ids[0], *ids[3:]):
+        lane.come(job_id)
+    assert lane.called_ms == [NOW_MS] * 3
+    assert (lane.clock.now_ms(), lane.slept_s) == (NOW_MS, [])  # each worker was free at once
+    while lane.clock.now_ms() < opens_ms - 5_000:
+        lane.step()
+    assert (len(lane.called_ms), lane.slept_s) == (3, [])
+    came = len(lane.came)
+    for _ in range(12):
+        lane.step()
+
+    jobs = lane.world.jobs.values()
+    assert {job.status for job in jobs} == {JobStatus.COMPLETED}
+    assert min(lane.called_ms[3:]) >= opens_ms
+    assert sum(job.attempts_total for job in jobs) == len(lane.called_ms) == 3 + 6
+    assert came <= 2 * len(ids)  # nobody comes again and again to a shut gate
 
 
 def test_gate_that_a_hundred_wait_at_is_looked_at_and_not_taken_from(minute: Minute) -> None:
