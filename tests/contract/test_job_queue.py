@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import boto3
 import pytest
+from botocore.exceptions import ClientError, EndpointConnectionError
 from moto import mock_aws
 from pydantic import TypeAdapter, ValidationError
 from sluiceway.adapters.sqs_queue import SQSJobQueue, read_body
@@ -219,6 +220,28 @@ def test_sqs_send_that_fails_tells_the_class_of_the_error(sqs: SQSLanes) -> None
 
     assert len(sqs.failures) == 1
     assert "acme" not in sqs.failures[0]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ClientError({"Error": {"Code": "ThrottlingException"}}, "ChangeMessageVisibility"),
+        EndpointConnectionError(endpoint_url="http://127.0.0.1"),
+    ],
+    ids=["throttled", "unreachable"],
+)
+def test_sqs_message_that_can_not_be_given_back_is_told_and_comes_again_later(  # case W08
+    sqs: SQSLanes, error: Exception
+) -> None:
+    class Failing:
+        def change_message_visibility(self, **_: Any) -> None:
+            raise error
+
+    queue: Any = Failing()
+
+    SQSJobQueue(queue, sqs.urls, on_failure=sqs.failures.append).give_back("batch", "receipt", 0)
+
+    assert sqs.failures == [type(error).__name__]
 
 
 def test_sqs_message_given_back_without_delay_is_visible_at_once(sqs: SQSLanes) -> None:

@@ -210,6 +210,26 @@ def test_copy_of_a_running_job_is_acknowledged(bench: Bench) -> None:
     assert (bench.job.status, bench.job.attempts) == (JobStatus.COMPLETED, 1)
 
 
+def test_message_that_comes_again_and_again_during_a_long_call_makes_no_other(  # case W01
+    bench: Bench,
+) -> None:
+    copies: list[Decision] = []
+
+    def call_of_over_a_minute(_: VendorCall) -> VendorAnswer:
+        for receives in (2, 3, 4):  # a visibility that is far too short
+            bench.clock.advance(s=20)
+            copies.append(bench.deliver(receives=receives))
+        return ANSWER
+
+    bench.vendors.script = [call_of_over_a_minute]
+
+    decision = bench.deliver()
+
+    assert (decision, copies) == (Acknowledge(), [Acknowledge()] * 3)
+    assert bench.vendors.total == 1
+    assert (bench.job.status, bench.job.attempts) == (JobStatus.COMPLETED, 1)
+
+
 def test_copy_during_the_last_attempt_leaves_the_job_to_its_worker() -> None:
     # Only with the lease free or ended is it decided that attempts are used
     # up. Else a copy fails a job whose paid answer is on its way.

@@ -77,6 +77,36 @@ def test_job_over_its_share_is_parked_within_its_line(
     assert len(bench.world.rooms[LANE, "tenant:acme"]) == 4
 
 
+def test_places_of_workers_that_were_killed_are_free_when_their_functions_have_ended(
+    bench: GateBench,
+) -> None:
+    fill(bench, "tenant:acme", 4)  # until 60 s from now, and nobody gives them back
+    bench.clock.advance(s=59.999)
+    paint(bench, *groups("acme", "other"), age_ms=-59_999)
+    bench.deliver()
+    assert (bench.job.parked, bench.vendors.total) == (True, 0)
+
+    bench.put(a_job())
+    bench.clock.advance(ms=1)
+    bench.deliver()
+
+    assert bench.job.status is JobStatus.COMPLETED
+    assert bench.world.rooms[LANE, "tenant:acme"] == {}
+
+
+def test_worker_that_ends_in_its_call_gives_its_place_back(bench: GateBench) -> None:
+    def leave(_: Any) -> Any:
+        raise SystemExit("the machine is gone")
+
+    bench.vendors.script = [leave]
+
+    with pytest.raises(SystemExit):
+        bench.deliver()
+
+    assert bench.job.status is JobStatus.PROCESSING
+    assert set(map(len, bench.world.rooms.values())) == {0}
+
+
 def test_busy_model_leaves_places_to_another(bench: GateBench) -> None:
     paint(bench, *groups("acme"), *groups("acme", model="demo-free"))
     fill(bench, "model:demo-chat", 4)
