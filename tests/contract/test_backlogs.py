@@ -93,6 +93,19 @@ def test_copy_answers_until_it_has_lived(
     assert (before, reader.read()) == (Backlog(), at(1))
 
 
+@pytest.mark.parametrize("back_s", [6, 3600])
+def test_copy_of_a_clock_that_went_back_is_used_no_more(
+    dynamodb_store: Store, dynamodb: DynamoDBClient, tables: Tables, clock: FakeClock, back_s: int
+) -> None:
+    reader = store_on(dynamodb, tables, clock).backlogs
+    reader.read()
+    dynamodb_store.backlogs.write(at(1))
+
+    clock.advance(s=-back_s)
+
+    assert reader.read() == at(1)
+
+
 def test_write_whose_reply_is_lost_is_no_failure(
     dynamodb: DynamoDBClient, tables: Tables, clock: FakeClock
 ) -> None:

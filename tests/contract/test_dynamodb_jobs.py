@@ -645,10 +645,6 @@ class Lagging:
     def get_item(self, **request: Any) -> Any:
         return self._client.get_item(**request) if request.get("ConsistentRead") else {}
 
-    def batch_get_item(self, **request: Any) -> Any:
-        lags = any(not of.get("ConsistentRead") for of in request["RequestItems"].values())
-        return {"Responses": {}} if lags else self._client.batch_get_item(**request)
-
 
 def test_what_was_just_written_is_seen_though_replicas_lag(  # case W13
     dynamodb: DynamoDBClient, tables: Tables, clock: FakeClock

@@ -12,7 +12,7 @@ from sluiceway.domain.job import JobStatus
 from sluiceway.domain.shares import PARKED_FEW_MS, PARKED_LEAST_MS
 from sluiceway.usecases.run_job import Acknowledge
 
-from tests.fakes.in_memory import NOW_MS
+from tests.fakes.in_memory import NOW_MS, InMemoryBacklogs
 from tests.unit.bench import ANSWER, Bench, rejected
 from tests.unit.samples import a_job
 from tests.unit.test_run_gate import GateBench
@@ -134,6 +134,19 @@ def test_picture_that_is_too_old_shares_nothing(bench: GateBench) -> None:
     bench.deliver()
 
     assert bench.job.status is JobStatus.COMPLETED
+
+
+def test_picture_that_cannot_be_read_keeps_no_job_from_running(
+    bench: GateBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def busy(_: InMemoryBacklogs) -> Backlog:
+        raise StoreBusyError("The tables are busy.", retry_after_s=1)
+
+    monkeypatch.setattr(InMemoryBacklogs, "read", busy)
+
+    assert bench.deliver() == Acknowledge()
+
+    assert (bench.job.status, bench.job.attempts) == (JobStatus.COMPLETED, 1)
 
 
 def test_job_counts_in_the_lane_where_it_runs(bench: GateBench) -> None:

@@ -722,6 +722,28 @@ def test_sweep_of_a_function_that_lasts_longer_ends_before_the_next_one(busy: Mi
     assert busy.clock.now_ms() < NOW_MS + MINUTE_MS
 
 
+@pytest.mark.parametrize("jump_s", [6, -6, 3600, -3600])
+def test_sweep_whose_clock_jumps_ends_and_the_next_goes_on(busy: Minute, jump_s: int) -> None:
+    pauses: list[None] = []
+
+    def jump() -> None:
+        pauses.append(None)
+        busy.clock.advance(s=jump_s)
+
+    busy.in_pauses = [jump, *[lambda: pauses.append(None)] * 99]
+    busy.sweep(poll=True)
+    assert len(pauses) <= 11
+
+    busy.clock.set(NOW_MS + 120_000)  # by another's clock, which is right
+    busy.time_left_ms = 55_000
+    busy.put(a_job(job_id="job_late", due_at_epoch_ms=NOW_MS + 120_000))
+    busy.sweep(poll=True)
+
+    assert ("interactive", "acme", "job_late") in busy.queue.sends
+    told = busy.backlogs.read().at(busy.clock.now_ms())
+    assert told.waiting() >= 1
+
+
 def test_sweep_without_open_jobs_ends_at_once(minute: Minute) -> None:
     minute.put(transitions.failed(a_job(), ERROR, now_ms=NOW_MS, last_receive=False))
     minute.in_pauses = [parks(minute, 1_000, "job_late")]

@@ -54,6 +54,7 @@ from sluiceway.ports import (
     VendorClient,
 )
 from sluiceway.usecases import payloads as payloads_of
+from sluiceway.usecases import places
 
 MAX_STORE_TRIES = 8
 FINISH_RESERVE_MS = 6_000
@@ -387,7 +388,7 @@ def _places(job: Job, delivery: Delivery, worker: Worker) -> tuple[Room, ...]:
     """The places among the lane's workers that the job needs; it counts where it runs."""
     now_ms = worker.clock.now_ms()
     return shares.places_of(
-        worker.backlogs.read().at(now_ms),
+        places.read(worker.backlogs, now_ms),
         worker.catalogue,
         lane=delivery.lane,
         tenant=job.tenant,
@@ -400,7 +401,7 @@ def _places(job: Job, delivery: Delivery, worker: Worker) -> tuple[Room, ...]:
 def _line_ms(job: Job, delivery: Delivery, worker: Worker) -> float:
     """How long the line takes that the job stands in; 0: not known."""
     return shares.line_ms(
-        worker.backlogs.read().at(worker.clock.now_ms()),
+        places.read(worker.backlogs, worker.clock.now_ms()),
         worker.catalogue,
         lane=delivery.lane,
         tenant=job.tenant,
@@ -493,7 +494,7 @@ def _pass_gate(
             now_ms=now_ms,
             probe_ms=round(passing.model.timeout_s.max * 1000) + PROBE_MARGIN_MS,
             furthest_ms=shares.reach_ms(
-                worker.backlogs.read().at(now_ms),
+                places.read(worker.backlogs, now_ms),
                 worker.catalogue,
                 lane=delivery.lane,
                 tenant=job.tenant,
