@@ -725,6 +725,29 @@ def test_more_tokens_than_estimated_are_taken(place: Place) -> None:
     assert slot(gates, limits=TOKENS, tokens=1_000) == 20_000
 
 
+def test_absurd_count_of_tokens_shuts_nobody_out_for_long(place: Place) -> None:
+    gates = place.gates()
+    used = [ticket(gates, limits=TOKENS, tokens=1_000) for _ in range(5)]
+
+    for one in used:
+        gates.settle(KEY, TOKENS, one, tokens=-(10**9), now_ms=NOW_MS)
+
+    assert place.row().next_token_at_us == (NOW_MS + 50_000 + FURTHEST_SLOT_MS) * 1000
+
+
+@pytest.mark.parametrize("tokens", [900, -900])
+def test_nothing_is_settled_with_a_gate_that_closed_meanwhile(place: Place, tokens: int) -> None:
+    gates = place.gates()
+    used = [ticket(gates, limits=TOKENS, tokens=1_000) for _ in range(5)]
+    close(gates, used[0], limits=TOKENS)
+    closed = place.row()
+
+    for one in used[1:]:
+        gates.settle(KEY, TOKENS, one, tokens=tokens, now_ms=NOW_MS + 1_000)
+
+    assert place.row() == closed
+
+
 def test_estimate_that_was_right_and_a_model_without_tokens_cost_no_settling(
     tables: OnDynamoDB,
 ) -> None:

@@ -17,7 +17,7 @@ from sluiceway.domain import timeouts
 from sluiceway.domain.backlog import TELLS_FOR_MS, Backlog
 from sluiceway.domain.errors import StoreBusyError
 from sluiceway.domain.freshness import cool_down_ms
-from sluiceway.domain.gate import Gate, Limits, Room, Shut
+from sluiceway.domain.gate import FURTHEST_SLOT_MS, Gate, Limits, Room, Shut
 from sluiceway.domain.job import (
     CLAIM_OUTLIVES_DEADLINE_MS,
     Job,
@@ -656,6 +656,9 @@ class InMemoryGates:
         with self._world.lock:
             gate = self._of(key)
             back_us = gate.back_us(limits, ticket, tokens, now_ms)
+            far = gate.next_token_at_us >= (now_ms + FURTHEST_SLOT_MS) * 1000
+            if gate.version != ticket.version or (back_us < 0 and far):
+                return
             self._world.gates[key] = replace(gate, next_token_at_us=gate.next_token_at_us - back_us)
 
     def close(

@@ -410,7 +410,9 @@ class Gates(Protocol):
     ) -> None:
         """Gives back `tokens` that were taken and not used; takes more when negative.
 
-        A minute after the slot there is nothing to give back: their time has passed.
+        A minute after the slot there is nothing to give back: their time has passed. Nor after the
+        gate closed or paused: its lines began again. Whatever is taken, nobody waits for it longer
+        than twice as long as for the furthest slot.
         """
         ...
 

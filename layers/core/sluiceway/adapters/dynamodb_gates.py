@@ -132,6 +132,9 @@ class DynamoDBGates:
         sets = [f"#{line} = #{line} - :back" for line in lines] + ["#settled_by = :by"]
         conditions = [f"attribute_exists(#{line})" for line in lines]
         conditions.append("(attribute_not_exists(#settled_by) OR #settled_by <> :by)")
+        conditions.append(_of_version(ticket.version))
+        if back_us < 0:
+            conditions.append("#next_token_at_us < :far")
         self._table.write(
             Write(
                 self._name,
@@ -141,6 +144,8 @@ class DynamoDBGates:
                 values={
                     "back": back_us,
                     "by": secrets.token_urlsafe(6),
+                    "version": ticket.version,
+                    "far": (now_ms + FURTHEST_SLOT_MS) * 1000,
                 },
             )
         )

@@ -156,10 +156,12 @@ class Gate:
         """How far tokens that weren't used move their line back; on, when they are negative.
 
         What a take adds to the line lies within a minute of its slot. What of that has passed was
-        given to others already, or to nobody.
+        given to others already, or to nobody. A count that is absurd keeps nobody out for longer
+        than the furthest slot.
         """
         left_us = max(0, (ticket.slot_at_ms - now_ms) * 1000 + _MINUTE_US)
-        return min(left_us, self.tokens_us(limits, tokens, now_ms))
+        back_us = self.tokens_us(limits, tokens, now_ms)
+        return max(-FURTHEST_SLOT_MS * 1000, min(left_us, back_us))
 
     def ahead_us(self, limits: Limits, tokens: int, now_ms: int) -> tuple[int, int]:
         """How far ahead the times of requests and tokens may be, and a take's slot is due at once.
