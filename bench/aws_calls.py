@@ -493,6 +493,14 @@ class _State:
         """See StateStore."""
         return self._state.resume_tenant(tenant)
 
+    def pause_lane(self, lane: str) -> bool:
+        """See StateStore."""
+        return self._state.pause_lane(lane)
+
+    def resume_lane(self, lane: str) -> bool:
+        """See StateStore."""
+        return self._state.resume_lane(lane)
+
 
 class _KnownLatencies:
     """Samples that were read a moment ago, and calls that are none (port Latencies)."""

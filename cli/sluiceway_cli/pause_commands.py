@@ -100,8 +100,11 @@ def _switch(
     more: dict[str, Any] = {}
     waits = False
     if kind == "lane":
+        lane = target.lane(name)
+        if paused:  # first: else its jobs are lent the other lane's workers
+            target.state.pause_lane(name)
         state, changed = pauses.switch_lane(
-            target.lane(name),
+            lane,
             enabled=not paused,
             timeout_s=timeout_s,
             clock=target.clock,
@@ -109,6 +112,8 @@ def _switch(
         )
         more["mapping_state"] = state
         waits = state != ("Disabled" if paused else "Enabled")
+        if not paused:
+            target.state.resume_lane(name)
     elif kind == "model":
         changed, more["shared_with"] = _switch_model(target, name, paused=paused)
     elif paused:

@@ -240,6 +240,19 @@ def test_who_pauses_or_resumes_a_tenant_is_told_so_and_nobody_else(store: Store)
     assert state.read().paused_tenants == {"acme"}
 
 
+def test_paused_lanes_are_told_apart_from_tenants_of_their_name(store: Store) -> None:
+    state = store.state
+    changes = (state.resume_lane, state.pause_lane, state.pause_lane, state.resume_lane)
+
+    outcomes = [change("batch") for change in changes]
+    state.pause_lane("interactive")
+    state.pause_tenant("batch")
+
+    assert outcomes == [False, True, False, True]
+    assert state.read().paused_lanes == {"interactive"}
+    assert state.read().paused_tenants == {"batch"}
+
+
 def test_last_tenant_that_is_resumed_leaves_nothing(store: Store) -> None:
     store.state.pause_tenant("acme")
     store.state.resume_tenant("acme")

@@ -139,6 +139,7 @@ class World:
     """By vendor's model and place in its ring."""
     degraded_since_epoch_ms: int | None = None
     paused_tenants: set[str] = field(default_factory=set)
+    paused_lanes: set[str] = field(default_factory=set)
     backlog: Backlog = field(default_factory=Backlog)
     audit: list[AuditRecord] = field(default_factory=list)
     payloads: dict[str, bytes] = field(default_factory=dict)
@@ -533,6 +534,7 @@ class InMemoryState:
                 dict(self._world.epochs),
                 self._world.degraded_since_epoch_ms,
                 frozenset(self._world.paused_tenants),
+                frozenset(self._world.paused_lanes),
             )
 
     def invalidate(self, subject: str, *, now_ms: int) -> int:
@@ -558,6 +560,18 @@ class InMemoryState:
         with self._world.lock:
             paused = tenant in self._world.paused_tenants
             self._world.paused_tenants.discard(tenant)
+            return paused
+
+    def pause_lane(self, lane: str) -> bool:
+        with self._world.lock:
+            paused = lane in self._world.paused_lanes
+            self._world.paused_lanes.add(lane)
+            return not paused
+
+    def resume_lane(self, lane: str) -> bool:
+        with self._world.lock:
+            paused = lane in self._world.paused_lanes
+            self._world.paused_lanes.discard(lane)
             return paused
 
 

@@ -197,11 +197,13 @@ def test_resume_wants_a_subject(desk: Desk) -> None:
 def test_lane_is_paused_and_resumed_by_its_mapping(desk: Desk, lane: str) -> None:
     paused = told("pause", f"lane:{lane}")
     between = dict(desk.mappings.states)
+    lending_nothing = set(desk.world.paused_lanes)
     resumed = told("resume", f"lane:{lane}")
 
     subject = {"subject": f"lane:{lane}", "changed": True}
     assert paused == {**subject, "paused": True, "mapping_state": "Disabled"}
     assert [arn for arn, state in between.items() if state != "Enabled"] == [f"arn:{lane}"]
+    assert (lending_nothing, desk.world.paused_lanes) == ({lane}, set())
     assert resumed == {**subject, "paused": False, "mapping_state": "Enabled"}
     assert set(desk.mappings.states.values()) == {"Enabled"}
     assert desk.done == [("pause.begin", f"lane:{lane}"), ("pause.end", f"lane:{lane}")]

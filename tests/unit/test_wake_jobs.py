@@ -47,6 +47,7 @@ def woken(
     pace: Pace = SECOND,
     workers: tuple[int, int] = (8, 2),
     messages: dict[str, int] | None = None,
+    paused_lanes: tuple[str, ...] = (),
 ) -> Counter[tuple[str, str]]:
     """By tenant and lane."""
     picture = Backlog(
@@ -60,6 +61,7 @@ def woken(
         CATALOGUE,
         now_ms=NOW_MS,
         messages=lambda lane: (messages or {}).get(lane, 0),
+        paused_lanes=paused_lanes,
     )
     assert len({wake.job for wake in wakes}) == len(wakes)
     return Counter((wake.job.tenant, wake.lane) for wake in wakes)
@@ -169,6 +171,20 @@ def test_workers_that_have_work_are_not_lent() -> None:
     assert woken(*waiting(100), *own, pace=FREE) == {("a", "batch"): 1}
     assert woken(*waiting(100), pace=FREE, messages={"batch": 2}) == {}  # lent already
     assert woken(*waiting(100), pace=FREE, workers=(8, 0)) == {}
+
+
+@pytest.mark.parametrize("lane", ["interactive", "batch"])
+@pytest.mark.parametrize("paused", ["interactive", "batch"])
+def test_nothing_is_lent_to_or_from_a_paused_lane(lane: str, paused: str) -> None:
+    jobs = waiting(100, lane=lane)
+
+    assert woken(*jobs, pace=FREE) != {}
+    assert woken(*jobs, pace=FREE, paused_lanes=(paused,)) == {}
+
+
+def test_parked_jobs_of_a_paused_lane_are_left_alone() -> None:
+    assert woken(*parked(50), paused_lanes=("interactive",)) == {}
+    assert woken(*parked(50), paused_lanes=("batch",)) == {("a", "interactive"): 10}
 
 
 def test_nothing_is_lent_to_a_lane_with_idle_workers_or_without_slots() -> None:

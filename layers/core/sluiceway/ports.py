@@ -302,6 +302,8 @@ class ServiceState:
     degraded_since_epoch_ms: int | None = None
     paused_tenants: frozenset[str] = frozenset()
     """Whose jobs are not started."""
+    paused_lanes: frozenset[str] = frozenset()
+    """Whose jobs are not lent workers, and whose workers are not lent."""
 
     @property
     def degraded(self) -> bool:
@@ -338,6 +340,14 @@ class StateStore(Protocol):
 
     def resume_tenant(self, tenant: str) -> bool:
         """Lets them start again; False when they weren't paused."""
+        ...
+
+    def pause_lane(self, lane: str) -> bool:
+        """Ends the lending to and from the lane; False when it has ended already."""
+        ...
+
+    def resume_lane(self, lane: str) -> bool:
+        """Lets it be again; False when the lane wasn't paused."""
         ...
 
 

@@ -1,8 +1,8 @@
 """The service's state in one row of the Coordination table (port StateStore).
 
 Attributes: `model:<name>` and `tenant:<name>` (epochs), `degraded_since_epoch_ms`,
-`paused_tenants` (a set of names), and `degraded_by` and `paused_by`, tokens of the last call that
-began or ended degraded mode, and that paused or resumed a tenant.
+`paused_tenants` and `paused_lanes` (sets of names), and `degraded_by` and `paused_by`, tokens of
+the last call that began or ended degraded mode, and that paused or resumed a tenant or a lane.
 """
 
 import secrets
@@ -37,6 +37,7 @@ class DynamoDBState:
                 epochs={name: value for name, value in values.items() if ":" in name},
                 degraded_since_epoch_ms=values.get("degraded_since_epoch_ms"),
                 paused_tenants=frozenset(values.get("paused_tenants", ())),
+                paused_lanes=frozenset(values.get("paused_lanes", ())),
             )
             self._copied_at_ms = now_ms
         return self._copy
@@ -84,24 +85,37 @@ class DynamoDBState:
 
     def pause_tenant(self, tenant: str) -> bool:
         """See StateStore."""
-        among = "contains(#paused_tenants, :name)"
-        missing = f"(attribute_not_exists(#paused_tenants) OR NOT {among})"
-        return self._change_paused(tenant, "ADD", missing)
+        return self._pause("paused_tenants", tenant)
 
     def resume_tenant(self, tenant: str) -> bool:
         """See StateStore."""
-        return self._change_paused(tenant, "DELETE", "contains(#paused_tenants, :name)")
+        return self._resume("paused_tenants", tenant)
 
-    def _change_paused(self, tenant: str, verb: str, condition: str) -> bool:
+    def pause_lane(self, lane: str) -> bool:
+        """See StateStore."""
+        return self._pause("paused_lanes", lane)
+
+    def resume_lane(self, lane: str) -> bool:
+        """See StateStore."""
+        return self._resume("paused_lanes", lane)
+
+    def _pause(self, names: str, name: str) -> bool:
+        missing = f"(attribute_not_exists(#{names}) OR NOT contains(#{names}, :name))"
+        return self._change_paused(f"ADD #{names} :names", name, missing)
+
+    def _resume(self, names: str, name: str) -> bool:
+        return self._change_paused(f"DELETE #{names} :names", name, f"contains(#{names}, :name)")
+
+    def _change_paused(self, change: str, name: str, condition: str) -> bool:
         self._copied_at_ms = -COPY_LIVES_MS
         token = secrets.token_urlsafe(6)
         refusal = self._table.write(
             Write(
                 self._name,
                 STATE_KEY,
-                update=f"SET #paused_by = :token {verb} #paused_tenants :names",
+                update=f"SET #paused_by = :token {change}",
                 condition=condition,
-                values={"token": token, "names": {tenant}, "name": tenant},
+                values={"token": token, "names": {name}, "name": name},
             )
         )
         return refusal is None or (refusal.old or {}).get("paused_by") == token

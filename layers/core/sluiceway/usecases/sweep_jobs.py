@@ -337,13 +337,18 @@ def _paint(waiting: list[IndexedJob], sweep: _Sweep, sweeper: Sweeper, *, whole:
 
 def _wake(waiting: list[IndexedJob], picture: Backlog, sweep: _Sweep, sweeper: Sweeper) -> None:
     """Sends for jobs before their turn, where workers and slots would be idle."""
-    paused_tenants = sweeper.state.read().paused_tenants
+    known = sweeper.state.read()
     wakes = to_wake(
-        [job for job in waiting if job not in sweep.sent_for and job.tenant not in paused_tenants],
+        [
+            job
+            for job in waiting
+            if job not in sweep.sent_for and job.tenant not in known.paused_tenants
+        ],
         picture,
         sweeper.catalogue,
         now_ms=sweeper.clock.now_ms(),
         messages=sweeper.queue.backlog,
+        paused_lanes=known.paused_lanes,
     )
     for wake in wakes:
         if sweeper.time_left_ms() < STOP_BEFORE_END_MS:

@@ -6,8 +6,9 @@ jobs' messages go through the other's queue. Whose tenant has the least of its s
 
 import heapq
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import permutations
 
 from sluiceway.domain.backlog import Backlog, Pace
 from sluiceway.domain.catalogue import Catalogue
@@ -49,16 +50,24 @@ def to_wake(
     *,
     now_ms: int,
     messages: Callable[[str], int],
+    paused_lanes: Collection[str] = (),
 ) -> list[Wake]:
-    """Which jobs are sent for. `messages`: in a lane's queue, received ones included."""
-    lanes = {name: _Lane(name, picture.workers.get(name, 0)) for name in LANES}
+    """Which jobs are sent for. `messages`: in a lane's queue, received ones included.
+
+    A paused lane has no part in it: its jobs wait there, and nobody else's are sent there.
+    """
+    lanes = {
+        name: _Lane(name, picture.workers.get(name, 0))
+        for name in LANES
+        if name not in paused_lanes
+    }
     for job in jobs:
         if job.lane in lanes:
             lanes[job.lane].add(job, now_ms)
     wakes: list[Wake] = []
     for name, lane in lanes.items():
         wakes += [Wake(job, name) for job in lane.woken(picture, catalogue, now_ms)]
-    for name, other in (("interactive", "batch"), ("batch", "interactive")):
+    for name, other in permutations(lanes, 2):
         idle = lanes[other].idle
         if idle < 1 or lanes[name].idle > 0:
             continue
