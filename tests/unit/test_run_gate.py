@@ -23,7 +23,7 @@ from sluiceway.domain.gate import (
 )
 from sluiceway.domain.job import JobStatus
 from sluiceway.domain.lease import CLOCK_SKEW_MS
-from sluiceway.domain.shares import PARKED_LEAST_MS
+from sluiceway.domain.shares import PARKED_FEW_MS, PARKED_LEAST_MS
 from sluiceway.domain.ticket import SLOT_LIVES_MS
 from sluiceway.usecases.cancel_job import cancel_job
 from sluiceway.usecases.run_job import (
@@ -522,16 +522,21 @@ def test_places_are_given_back_whatever_becomes_of_the_call(bench: GateBench, tu
     assert bench.inside == set()
 
 
-@pytest.mark.parametrize("verb", ["take", "still_open"])
-def test_places_are_given_back_when_the_tables_are_busy(bench: GateBench, verb: str) -> None:
+@pytest.mark.parametrize("verb", ["enter", "take", "still_open"])
+def test_busy_rows_of_the_gate_cost_no_attempt_and_no_place(bench: GateBench, verb: str) -> None:
     bench.next_slot_in(60_000)
     bench.deliver()
     bench.gates.busy = {verb}
 
-    with pytest.raises(StoreBusyError):
-        bench.wake(0 if verb == "still_open" else SLOT_LIVES_MS)
+    bench.wake(SLOT_LIVES_MS if verb == "take" else 0)
 
     assert bench.inside == set()
+    assert (bench.job.status, bench.job.attempts, bench.job.parked) == ("queued", 0, True)
+    assert bench.told["job_parked"] == {"reason": "busy"}
+    assert PARKED_LEAST_MS <= bench.waits_ms <= PARKED_FEW_MS
+    bench.gates.busy = set()
+    bench.wake(PARKED_FEW_MS)
+    assert bench.job.status is JobStatus.COMPLETED
 
 
 def test_place_that_cannot_be_given_back_costs_nothing_else(bench: GateBench) -> None:

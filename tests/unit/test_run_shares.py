@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from sluiceway.domain.backlog import Backlog, Group, Pace
-from sluiceway.domain.errors import StoreBusyError
 from sluiceway.domain.job import JobStatus
 from sluiceway.domain.shares import PARKED_FEW_MS, PARKED_LEAST_MS
 from sluiceway.usecases.run_job import Acknowledge
@@ -197,13 +196,13 @@ def test_places_that_can_not_be_given_back_fail_nothing(bench: GateBench, turn: 
     assert not bench.job.open
 
 
-def test_busy_table_leaves_the_job_to_another_delivery(bench: GateBench) -> None:
+def test_job_whose_shares_are_busy_waits_for_its_turn(bench: GateBench) -> None:
     bench.gates.busy = {"enter"}
 
-    with pytest.raises(StoreBusyError):
-        bench.deliver()
+    assert bench.deliver() == Acknowledge()
 
     assert bench.vendors.total == 0
+    assert (bench.job.attempts, bench.told["job_parked"]) == (0, {"reason": "busy"})
 
 
 @pytest.mark.parametrize(("ahead_s", "parked"), [(14, False), (16, True)])

@@ -293,6 +293,32 @@ def _work(job: Job, lease: Lease, delivery: Delivery, worker: Worker, *, unknown
         return _after_error(job, error, model, delivery, worker, lease)
     inside: list[tuple[Room, ...]] = []
     try:
+        through = _let_in(job, lease, passing, inside, delivery, worker)
+        if isinstance(through, Acknowledge | GiveBack):
+            return through
+        ticket, lease = through
+        now_ms = worker.clock.now_ms()
+        if ticket.missed(now_ms):  # the tables were slow
+            return _park_at_gate(job, lease, now_ms, None, delivery, worker)
+        return _ask(job, lease, passing, ticket, delivery, worker)
+    finally:
+        for rooms in inside:
+            _leave(rooms, lease, worker)
+
+
+def _let_in(
+    job: Job,
+    lease: Lease,
+    passing: "_Passing",
+    inside: list[tuple[Room, ...]],
+    delivery: Delivery,
+    worker: Worker,
+) -> tuple[Ticket, Lease] | Decision:
+    """A slot whose moment has come; or the job waits without a message. Adds to `inside`.
+
+    Rows that are busy cost no attempt: they are the gate's or the lane's, seldom the job's, too.
+    """
+    try:
         for rooms, why in ((_places(job, delivery, worker), "share"), (passing.rooms, "room")):
             if not rooms:
                 continue
@@ -304,17 +330,10 @@ def _work(job: Job, lease: Lease, delivery: Delivery, worker: Worker, *, unknown
                 until_ms = _turn_ms(job, line_ms, worker)
                 return _park_at_gate(job, lease, until_ms, None, delivery, worker, why)
             inside.append(rooms)
-        through = _pass_gate(job, lease, passing, delivery, worker)
-        if isinstance(through, Acknowledge | GiveBack):
-            return through
-        ticket, lease = through
-        now_ms = worker.clock.now_ms()
-        if ticket.missed(now_ms):  # the tables were slow
-            return _park_at_gate(job, lease, now_ms, None, delivery, worker)
-        return _ask(job, lease, passing, ticket, delivery, worker)
-    finally:
-        for rooms in inside:
-            _leave(rooms, lease, worker)
+        return _pass_gate(job, lease, passing, delivery, worker)
+    except StoreBusyError:
+        until_ms = _turn_ms(job, 0.0, worker)
+        return _park_at_gate(job, lease, until_ms, None, delivery, worker, "busy")
 
 
 def _ask(
@@ -551,7 +570,7 @@ def _park_at_gate(
     worker: Worker,
     why: str = "gate",
 ) -> Decision:
-    """The attempt is taken back: nobody was asked. `why`: `gate`, `room` or `share`."""
+    """The attempt is taken back: nobody was asked. `why`: `gate`, `room`, `share` or `busy`."""
     new = transitions.gated(job, not_before_ms=until_ms, slot=slot)
     if not isinstance(_write(job, new, worker, lease=lease), Applied):
         return _lost(job, lease, delivery, worker)
