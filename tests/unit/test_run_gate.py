@@ -522,6 +522,23 @@ def test_places_are_given_back_whatever_becomes_of_the_call(bench: GateBench, tu
     assert bench.inside == set()
 
 
+def test_tenant_that_is_paused_while_its_job_is_held_calls_nobody(bench: GateBench) -> None:
+    bench.next_slot_in(14_000)
+
+    def paused_meanwhile(seconds: float) -> None:
+        bench.clock.pause(seconds)
+        bench.world.paused_tenants.add("acme")
+
+    bench.pause = paused_meanwhile
+
+    assert bench.deliver() == Acknowledge()
+
+    assert bench.vendors.total == 0
+    assert (bench.job.status, bench.job.attempts, bench.inside) == ("queued", 0, set())
+    assert bench.told["job_parked"] == {"reason": "tenant_paused"}
+    assert PAUSE_LOOK_MS <= bench.waits_ms <= 2 * PAUSE_LOOK_MS
+
+
 @pytest.mark.parametrize("verb", ["enter", "take", "still_open"])
 def test_busy_rows_of_the_gate_cost_no_attempt_and_no_place(bench: GateBench, verb: str) -> None:
     bench.next_slot_in(60_000)

@@ -251,8 +251,8 @@ def _wait_for_tenant(job: Job, delivery: Delivery, worker: Worker) -> Decision |
     What another worker is busy with is left to it.
     """
     now_ms = worker.clock.now_ms()
-    shut = Shut(now_ms + gate.PAUSE_LOOK_MS, paused=True)
-    new = transitions.parked(job, not_before_ms=_look_again_ms(job, shut, delivery, worker))
+    until_ms = _look_again_ms(job, _tenant_paused(now_ms), delivery, worker)
+    new = transitions.parked(job, not_before_ms=until_ms)
     taken = job.status is JobStatus.PROCESSING
     outcome = worker.jobs.apply(job, new, unless_held_at_ms=now_ms if taken else None)
     if isinstance(outcome, LeaseHeld):
@@ -261,6 +261,10 @@ def _wait_for_tenant(job: Job, delivery: Delivery, worker: Worker) -> Decision |
         return None
     worker.telemetry.event("job_parked", new, reason="tenant_paused")
     return Acknowledge()
+
+
+def _tenant_paused(now_ms: int) -> Shut:
+    return Shut(now_ms + gate.PAUSE_LOOK_MS, paused=True)
 
 
 def _wait_for_lease(job: Job, delivery: Delivery, worker: Worker, *, own: bool) -> Decision | None:
@@ -536,6 +540,9 @@ def _pass_gate(
     worker.telemetry.event("gate_waited", job, gate_wait_ms=wait_ms)
     worker.pause(wait_ms / 1000)
     now_ms = worker.clock.now_ms()
+    if job.tenant in worker.state.read().paused_tenants:
+        until_ms = _look_again_ms(job, _tenant_paused(now_ms), delivery, worker)
+        return _park_at_gate(job, lease, until_ms, None, delivery, worker, "tenant_paused")
     renewed = worker.jobs.renew(
         job,
         lease,
@@ -570,7 +577,7 @@ def _park_at_gate(
     worker: Worker,
     why: str = "gate",
 ) -> Decision:
-    """The attempt is taken back: nobody was asked. `why`: `gate`, `room`, `share` or `busy`."""
+    """The attempt is taken back: nobody was asked. `why`: the reason that its event tells."""
     new = transitions.gated(job, not_before_ms=until_ms, slot=slot)
     if not isinstance(_write(job, new, worker, lease=lease), Applied):
         return _lost(job, lease, delivery, worker)
