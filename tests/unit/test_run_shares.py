@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from sluiceway.domain.backlog import Backlog, Group, Pace
+from sluiceway.domain.catalogue import parse
 from sluiceway.domain.job import JobStatus
 from sluiceway.domain.shares import PARKED_FEW_MS, PARKED_LEAST_MS
 from sluiceway.usecases.run_job import Acknowledge
@@ -19,6 +20,26 @@ from tests.unit.test_run_gate import GateBench
 WORKERS = {"interactive": 8, "batch": 2}
 LANE = "lane:interactive"
 SLOW = Pace(interval_ms=1_000)
+AT_ONCE = 20
+WIDE = parse(
+    f"""
+    [vendors.simulator]
+    max_concurrency = {AT_ONCE}
+
+    [models.demo-chat]
+    vendor = "simulator"
+    vendor_model = "sim-chat-1"
+    version = "1"
+    requests_per_minute = 60
+    burst = 1
+
+    [models.demo-free]
+    vendor = "simulator"
+    vendor_model = "sim-free-1"
+    version = "1"
+    """
+)
+"""More calls at once than workers."""
 
 
 def groups(*names: str, model: str = "demo-chat") -> tuple[Group, ...]:
@@ -36,7 +57,7 @@ def fill(bench: Bench, name: str, places: int) -> None:
 
 @pytest.fixture
 def bench() -> GateBench:
-    made = GateBench()
+    made = GateBench(catalogue=WIDE)
     made.put(a_job())
     paint(made, *groups("acme", "other"))
     return made
@@ -174,7 +195,7 @@ def test_redriven_jobs_have_the_batch_share_though_nobody_contends(
 
 
 def test_place_of_the_lane_is_given_back_when_the_vendors_room_is_full(bench: GateBench) -> None:
-    full = {f"t{n}": NOW_MS + 60_000 for n in range(3)}
+    full = {f"t{n}": NOW_MS + 60_000 for n in range(AT_ONCE)}
     bench.world.rooms["simulator", "all"] = full
 
     bench.deliver()

@@ -260,3 +260,22 @@ def test_who_is_parked_looks_again_within_its_line(
 ) -> None:
     assert parked_ms(line, rand=0.0, left_ms=left_ms) == PARKED_LEAST_MS
     assert parked_ms(line, rand=1.0, left_ms=left_ms) == longest_ms
+
+
+def test_model_whose_vendor_takes_few_calls_at_once_leaves_the_workers_to_others() -> None:
+    """A hundred of its jobs wait, and two run: it has no use for a half of the workers."""
+    few = parse(
+        "[vendors.v]\nprotocol = 'openai'\nbase_url = 'http://x'\nmax_concurrency = 2\n"
+        "[models.x]\nvendor = 'v'\nvendor_model = 'x'\nversion = '1'\n"
+    )
+    backlog = picture(group("a", running=2), group("b", model="y", running=6), pace=Pace())
+
+    rooms = places_of(
+        backlog, few, lane="interactive", tenant="b", model="y", redriven=False, now_ms=NOW_MS
+    )
+
+    assert {room.name: room.places for room in rooms} == {"tenant:b": 6, "model:y": 6}
+    idle = picture(group("a", running=2), group("b", 4, model="y", running=2), pace=Pace())
+    assert not places_of(
+        idle, few, lane="interactive", tenant="b", model="y", redriven=False, now_ms=NOW_MS
+    )

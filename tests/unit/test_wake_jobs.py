@@ -329,3 +329,25 @@ def test_job_with_a_slot_is_not_sent_for(minute: Minute) -> None:
 
     assert minute.queue.sends == []
     assert minute.job.slot == slot
+
+
+def test_no_more_are_sent_for_than_the_vendor_takes_at_once() -> None:
+    """Of x it takes 2 at once, each for 5 s; the rest of the workers are for y."""
+    few = parse(
+        "[vendors.v]\nprotocol = 'openai'\nbase_url = 'http://x'\n"
+        "[models.x]\nvendor = 'v'\nvendor_model = 'x'\nversion = '1'\nmax_concurrency = 2\n"
+    )
+    picture = Backlog(NOW_MS, paces={"x": FREE, "y": FREE}, workers={"interactive": 8, "batch": 2})
+
+    def sent_for(*jobs: IndexedJob) -> Counter[tuple[str, str]]:
+        wakes = to_wake(jobs, picture, few, now_ms=NOW_MS, messages=lambda _: 0)
+        return Counter((wake.job.model, wake.lane) for wake in wakes)
+
+    assert sent_for(*parked(100)) == {("x", "interactive"): 4}
+    assert sent_for(*parked(100), *parked(100, "b", model="y")) == {
+        ("x", "interactive"): 4,
+        ("y", "interactive"): 12,
+        ("y", "batch"): 2,
+    }
+    running = waiting(2, status="processing")
+    assert sent_for(*waiting(100, "b"), *running) == {}

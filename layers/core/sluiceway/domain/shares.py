@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from sluiceway.domain.backlog import Backlog, Group, line_of, whose
 from sluiceway.domain.catalogue import Catalogue
-from sluiceway.domain.gate import Room
+from sluiceway.domain.gate import Room, rooms_of
 
 REACH_MS = 60_000
 """No slot further ahead is taken: who comes now, or is more urgent, stands behind a minute of kept
@@ -46,6 +46,15 @@ def share_of(places: int, weight: int, others: Iterable[tuple[int, int]]) -> int
     return max(1, min(math.ceil(left * weight / weights), places - 1))
 
 
+def at_once(catalogue: Catalogue, model: str) -> float:
+    """How many calls of the model its vendor takes at once: more want no worker."""
+    known = catalogue.models.get(model)
+    if known is None:
+        return math.inf
+    rooms = rooms_of(known.vendor, catalogue.vendor_of(known), known)
+    return min((room.places for room in rooms), default=math.inf)
+
+
 def places_of(
     backlog: Backlog,
     catalogue: Catalogue,
@@ -63,12 +72,14 @@ def places_of(
     """
     rooms = []
     workers = backlog.workers.get(lane, 0)
-    short = workers and _short(backlog, lane)
+    short = workers and _short(backlog, catalogue, lane)
     groups = _contending(backlog, catalogue, lane, now_ms) if short else ()
     tenants, models = Counter[str](), Counter[str]()
     for group in groups:
-        tenants[group.tenant] += group.wanting + group.running
-        models[group.model] += group.wanting + group.running
+        most = at_once(catalogue, group.model)
+        wanted = group.wanting + group.running
+        tenants[group.tenant] += math.floor(min(wanted, most))
+        models[group.model] = math.floor(min(models[group.model] + wanted, most))
     own = whose(tenant)
     line = line_ms(backlog, catalogue, lane=lane, tenant=tenant, model=model)
     soon_done = 0 < line + backlog.pace(model).latency_ms <= PARKED_FEW_MS
@@ -132,20 +143,22 @@ def parked_ms(line_ms: float, *, rand: float, left_ms: int) -> int:
     return PARKED_LEAST_MS + round(rand * max(0, longest_ms - PARKED_LEAST_MS))
 
 
-def _short(backlog: Backlog, lane: str) -> bool:
+def _short(backlog: Backlog, catalogue: Catalogue, lane: str) -> bool:
     """Whether more jobs would run now than the lane has idle workers.
 
-    Something always waits for the moment until it begins, and a job whose gate has no slot for it
-    needs no worker: as long as some are idle, nobody stands in another's way.
+    Something always waits for the moment until it begins, and a job whose gate has no slot or no
+    place for it needs no worker: as long as some are idle, nobody stands in another's way.
     """
     groups = [group for group in backlog.groups if group.lane == lane]
-    wanting = Counter[str]()
+    wanting, running = Counter[str](), Counter[str]()
     for group in groups:
         wanting[group.model] += group.wanting
+        running[group.model] += group.running
     wanted = 0.0
     for model, number in wanting.items():
         interval_ms = backlog.pace(model).interval_ms
-        wanted += min(number, SOON_MS / interval_ms) if interval_ms else number
+        soon = SOON_MS / interval_ms if interval_ms else math.inf
+        wanted += max(0, min(number, soon, at_once(catalogue, model) - running[model]))
     return wanted > backlog.workers.get(lane, 0) - sum(group.running for group in groups)
 
 

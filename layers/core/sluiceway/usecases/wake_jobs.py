@@ -5,6 +5,7 @@ jobs' messages go through the other's queue. Whose tenant has the least of its s
 """
 
 import heapq
+import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ from itertools import permutations
 from sluiceway.domain.backlog import Backlog, Pace
 from sluiceway.domain.catalogue import Catalogue
 from sluiceway.domain.job import LANES, JobStatus
-from sluiceway.domain.shares import share_of
+from sluiceway.domain.shares import at_once, share_of
 from sluiceway.ports import IndexedJob
 
 AHEAD_MS = 10_000
@@ -118,20 +119,30 @@ class _Lane:
         """Workers that have nothing to do, and will have nothing soon."""
         return self.workers - self.running.total() - self.coming.total()
 
-    def starts(self, model: str, pace: Pace) -> float:
-        """How many of the model's jobs the lane's workers begin soon, at its share of them."""
-        wanted = self.running + self.coming + Counter(dict(_lengths(self.parked)))
-        others = [(1, number) for name, number in wanted.items() if name != model]
+    def starts(self, model: str, pace: Pace, catalogue: Catalogue) -> float:
+        """How many of the model's jobs the lane's workers begin soon."""
         running = self.running[model]
-        free = max(0, share_of(self.workers, 1, others) - running)
+        free = max(0, self.most(model, catalogue) - running)
         rounds = AHEAD_MS / _run_ms(pace)
         return free * max(1.0, rounds) + running * rounds
+
+    def most(self, model: str, catalogue: Catalogue) -> float:
+        """How many of the model's jobs run at once in the lane, at its share of the workers."""
+        wanted = self.running + self.coming + Counter(dict(_lengths(self.parked)))
+        others = [
+            (1, math.floor(min(number, at_once(catalogue, name))))
+            for name, number in wanted.items()
+            if name != model
+        ]
+        return min(share_of(self.workers, 1, others), at_once(catalogue, model))
 
     def woken(self, picture: Backlog, catalogue: Catalogue, now_ms: int) -> Iterator[IndexedJob]:
         """Those of the parked for which there will be workers and slots."""
         for model, jobs in sorted(self.parked.items()):
             pace = picture.pace(model)
-            room = min(_slots(pace, now_ms), self.starts(model, pace)) - self.coming[model]
+            room = (
+                min(_slots(pace, now_ms), self.starts(model, pace, catalogue)) - self.coming[model]
+            )
             chosen = set(_in_turn(jobs, room, catalogue, self.served))
             jobs[:] = [job for job in jobs if job not in chosen]
             self.coming[model] += len(chosen)
@@ -145,7 +156,9 @@ class _Lane:
             pace, jobs = picture.pace(model), self.parked[model] + self.queued[model]
             wanted = min(_slots(pace, now_ms), self.coming[model] + len(self.parked[model]))
             each = max(1, POLL_MS // _run_ms(pace))
-            room = min(wanted - self.starts(model, pace), idle * each)
+            begun = self.starts(model, pace, catalogue)
+            beside = (at_once(catalogue, model) - self.most(model, catalogue)) * each
+            room = min(wanted - begun, idle * each, beside)
             chosen = list(_in_turn(jobs, room, catalogue, self.running_of))
             idle -= -(-len(chosen) // each)
             yield from chosen
