@@ -61,6 +61,23 @@ def test_picture_is_read_as_it_was_written(store: Store) -> None:
     assert store.backlogs.read() == PICTURE
 
 
+@pytest.mark.parametrize(
+    "picture",
+    [b"", b"no picture", zlib.compress(b"[]"), zlib.compress(b'{"groups": [[1]]}'), "", 1, None],
+)
+def test_picture_of_another_form_tells_nothing_and_is_replaced(
+    dynamodb: DynamoDBClient, tables: Tables, dynamodb_store: Store, picture: Any
+) -> None:
+    dynamodb.put_item(
+        TableName=tables.names.coordination,
+        Item=to_item({**BACKLOG_KEY, "measured_at_epoch_ms": NOW_MS - 1, "picture": picture}),
+    )
+
+    assert dynamodb_store.backlogs.read() == Backlog()
+    dynamodb_store.backlogs.write(PICTURE)
+    assert dynamodb_store.backlogs.read() == PICTURE
+
+
 def test_later_picture_replaces_an_earlier_one_and_never_the_reverse(store: Store) -> None:
     store.backlogs.write(at(1))
     store.backlogs.write(at(2))
