@@ -480,7 +480,26 @@ def test_estimate_is_a_quarter_of_the_bytes_and_the_answer_that_is_allowed(name:
     assert sum(estimated_tokens(asked)) == -(-len(asked) // 4) + 50
 
 
-@pytest.mark.parametrize("options", [{}, {"max_tokens": "9"}, {"max_tokens": 0}, {"n": 9}], ids=str)
+@pytest.mark.parametrize(
+    ("options", "allowed"),
+    [
+        ({"max_tokens": 5_000.0}, 5_000),
+        ({"max_tokens": 0.5}, 1),
+        ({"max_tokens": 1, "max_completion_tokens": 5_000}, 5_000),
+    ],
+    ids=str,
+)
+def test_no_spelling_of_the_limit_makes_the_estimate_smaller(
+    options: dict[str, object], allowed: int
+) -> None:
+    assert estimated_tokens(body("x", **options))[1] == allowed
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"max_tokens": "9"}, {"max_tokens": 0}, {"max_tokens": True}, {"n": 9}],
+    ids=str,
+)
 def test_answer_of_open_length_is_estimated(options: dict[str, object]) -> None:
     asked = body("x", **options)
 

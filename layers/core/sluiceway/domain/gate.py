@@ -12,6 +12,7 @@ assumes, that the gate is busy or idle, and its version, is its condition; a ref
 """
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -322,5 +323,12 @@ def estimated_tokens(body: bytes) -> tuple[int, int]:
     """
     options: Mapping[str, object] = json.loads(body).get("options", {})
     asked = (options.get(name) for name in ("max_tokens", "max_completion_tokens"))
-    allowed = next((value for value in asked if isinstance(value, int) and value > 0), None)
-    return -(-len(body) // 4), ANSWER_TOKENS if allowed is None else allowed
+    allowed = max(
+        (
+            math.ceil(value)
+            for value in asked
+            if isinstance(value, int | float) and not isinstance(value, bool) and value > 0
+        ),
+        default=ANSWER_TOKENS,
+    )
+    return -(-len(body) // 4), allowed
