@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from sluiceway.domain.backlog import Backlog, Group, Pace
 from sluiceway.domain.catalogue import parse
+from sluiceway.domain.errors import StoreBusyError
 from sluiceway.domain.job import JobStatus
 from sluiceway.domain.shares import PARKED_FEW_MS, PARKED_LEAST_MS
 from sluiceway.usecases.run_job import Acknowledge
