@@ -87,6 +87,9 @@ class Pace:
         )
 
 
+_UNKNOWN = Pace()
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where a job stands."""
@@ -152,7 +155,7 @@ class Backlog:
 
     def pace(self, model: str) -> Pace:
         """Of a model; of one that isn't in the picture: nothing is known."""
-        return self.paces.get(model, Pace())
+        return self.paces.get(model, _UNKNOWN)
 
 
 def whose(tenant: str) -> str:
@@ -162,8 +165,13 @@ def whose(tenant: str) -> str:
 
 def line_of(groups: Iterable[Group], *, lane: str, model: str) -> tuple[Group, ...]:
     """Who stands in the line of a model: a batch job waits for the interactive ones, too."""
-    ahead = {"interactive"} if lane == "interactive" else {"interactive", "batch"}
+    ahead = lanes_ahead(lane)
     return tuple(group for group in groups if group.model == model and group.lane in ahead)
+
+
+def lanes_ahead(lane: str) -> tuple[str, ...]:
+    """Whose jobs a job of the lane waits for."""
+    return ("interactive",) if lane == "interactive" else ("interactive", "batch")
 
 
 LEAST_LEFT_MS = 1_000

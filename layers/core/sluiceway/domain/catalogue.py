@@ -133,6 +133,9 @@ class Tenant(_Strict):
         return round(self.cost_per_day * 1e9)
 
 
+_ANY_TENANT = Tenant()
+
+
 class Catalogue(_Strict):
     """All of it."""
 
@@ -154,7 +157,7 @@ class Catalogue(_Strict):
 
     def tenant(self, name: str) -> Tenant:
         """The tenant's own limits, else those of `tenants.default`."""
-        return self.tenants.get(name) or self.tenants.get("default") or Tenant()
+        return self.tenants.get(name) or self.tenants.get("default") or _ANY_TENANT
 
 
 def scope_of(model: Model, options: Mapping[str, object], *, allow_shared: bool) -> str:

@@ -8,7 +8,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable
 
-from sluiceway.domain.backlog import Backlog, Group, line_of, whose
+from sluiceway.domain.backlog import Backlog, Group, lanes_ahead, line_of, whose
 from sluiceway.domain.catalogue import Catalogue
 from sluiceway.domain.gate import Room, rooms_of
 
@@ -81,9 +81,7 @@ def places_of(
         tenants[group.tenant] += math.floor(min(wanted, most))
         models[group.model] = math.floor(min(models[group.model] + wanted, most))
     own = whose(tenant)
-    line = line_ms(backlog, catalogue, lane=lane, tenant=tenant, model=model)
-    soon_done = 0 < line + backlog.pace(model).latency_ms <= PARKED_FEW_MS
-    if tenants.keys() - {own} and not soon_done:
+    if tenants.keys() - {own} and not _soon_done(backlog, catalogue, lane, tenant, model):
         others = [
             (catalogue.tenant(name).share, wanted)
             for name, wanted in tenants.items()
@@ -143,6 +141,11 @@ def parked_ms(line_ms: float, *, rand: float, left_ms: int) -> int:
     return PARKED_LEAST_MS + round(rand * max(0, longest_ms - PARKED_LEAST_MS))
 
 
+def _soon_done(backlog: Backlog, catalogue: Catalogue, lane: str, tenant: str, model: str) -> bool:
+    line = line_ms(backlog, catalogue, lane=lane, tenant=tenant, model=model)
+    return 0 < line + backlog.pace(model).latency_ms <= PARKED_FEW_MS
+
+
 def _short(backlog: Backlog, catalogue: Catalogue, lane: str) -> bool:
     """Whether more jobs would run now than the lane has idle workers.
 
@@ -168,16 +171,24 @@ def _contending(
     """Whose jobs want the lane's workers still: those of a short line are done by now."""
     age_ms = now_ms - backlog.measured_at_epoch_ms
     groups = backlog.contending(lane, now_ms)
-    models = {group.model for group in groups}
-    shares = {
-        model: _shares(line_of(backlog.groups, lane=lane, model=model), catalogue)
-        for model in models
+    ahead = lanes_ahead(lane)
+    # A picture has 1,000 groups, and each start of a worker looks at it: once at each group.
+    lines: dict[str, set[str]] = {group.model: set() for group in groups}
+    for group in backlog.groups:
+        if group.model in lines and group.lane in ahead:
+            lines[group.model].add(group.tenant)
+    share = {tenant: catalogue.tenant(tenant).share for tenant in set().union(*lines.values())}
+    each_ms = {model: _each_ms(backlog, lane, model, models=len(lines)) for model in lines}
+    per_job_ms = {
+        model: each_ms[model] * sum(share[tenant] for tenant in line)
+        for model, line in lines.items()
     }
+    latency_ms = {model: backlog.pace(model).latency_ms for model in lines}
 
     def lasts(group: Group) -> bool:
-        each_ms = _each_ms(backlog, lane, group.model, models=len(models))
-        line = each_ms * group.waiting * shares[group.model] / catalogue.tenant(group.tenant).share
-        return not each_ms or line + backlog.pace(group.model).latency_ms >= age_ms
+        model = group.model
+        line_ms = per_job_ms[model] * group.waiting / share[group.tenant]
+        return not each_ms[model] or line_ms + latency_ms[model] >= age_ms
 
     lasting = tuple(group for group in groups if lasts(group))
     return lasting if any(group.wanting for group in lasting) else ()
