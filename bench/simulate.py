@@ -758,7 +758,8 @@ class Model:
             return
         figures.calls[kind.name] += 1
         figures.last_call_s = now_s
-        for name in (job.lane, class_of(job.tenant)):
+        of = class_of(job.tenant)
+        for name in (job.lane, of) if of != FLOOD else (of,):
             figures.waits[name].append(now_s - job.came_ms / 1000)
         latency_s = kind.latency_s
         if kind.sigma:
@@ -821,7 +822,7 @@ class Model:
                 polls_to_painting -= 1
                 if polls_to_painting <= 0:
                     polls_to_painting = max(1, -(-len(self._open) // ROWS_PER_POLL))
-                    yield from self._paint(sent_for, stops_s)
+                    yield from self._paint(sent_for, stops_s, polls_to_painting * POLL_EVERY_MS)
                 look_s = min(until_s, env.now + POLL_LOOKS_AHEAD_MS / 1000)
                 yield from self._pass(look_s, stops_s)
                 poll_s = POLL_EVERY_MS / 1000
@@ -834,7 +835,7 @@ class Model:
         self.figures.sweeper_s += took_s
         return self.env.timeout(took_s)
 
-    def _paint(self, sent_for: set[IndexedJob], stops_s: float) -> Steps:
+    def _paint(self, sent_for: set[IndexedJob], stops_s: float, next_ms: int) -> Steps:
         """The picture of the backlog, and who is sent for."""
         yield self._sweeps(min(COUNT_MOST_S, len(self._open) * COUNT_S))
         waiting = [job.indexed for job in self._open.values()]
@@ -853,6 +854,7 @@ class Model:
             self._catalogue,
             now_ms=self._now_ms,
             messages=lambda lane: self.lanes[lane].depth + self.lanes[lane].running,
+            next_ms=next_ms,
         )
         for wake in wakes:
             job = self._open.get(wake.job.job_id)

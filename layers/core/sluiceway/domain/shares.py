@@ -23,6 +23,10 @@ PARKED_LEAST_MS = 5_000
 PARKED_FEW_MS = 15_000
 """Who is parked for its turn looks again between these two, unless its line takes longer."""
 
+FAR_BELOW = 8
+"""Whose jobs, those that wait too, are so many fewer than its share needs no place: in a lane of
+hundreds of workers nearly nobody's are more, and all of them would write one row."""
+
 OFFERED_PER_SERVED = 1.25
 """So many of those that are parked look again in the time in which one is served: who isn't lucky
 is parked again, but no worker and no slot waits for them."""
@@ -88,10 +92,13 @@ def places_of(
             if name != own
         ]
         share = share_of(workers, catalogue.tenant(own).share, others)
-        rooms.append(Room(f"lane:{lane}", f"tenant:{own}", share))
+        if tenants[own] > share - FAR_BELOW:
+            rooms.append(Room(f"lane:{lane}", f"tenant:{own}", share))
     if models.keys() - {model}:
         others = [(1, wanted) for name, wanted in models.items() if name != model]
-        rooms.append(Room(f"lane:{lane}", f"model:{model}", share_of(workers, 1, others)))
+        share = share_of(workers, 1, others)
+        if models[model] > share - FAR_BELOW:
+            rooms.append(Room(f"lane:{lane}", f"model:{model}", share))
     batch = backlog.workers.get("batch", 0)
     if redriven and lane == "interactive" and batch:
         rooms.append(Room(f"lane:{lane}", "redriven", batch))

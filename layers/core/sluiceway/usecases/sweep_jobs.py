@@ -349,6 +349,7 @@ def _wake(waiting: list[IndexedJob], picture: Backlog, sweep: _Sweep, sweeper: S
         now_ms=sweeper.clock.now_ms(),
         messages=sweeper.queue.backlog,
         paused_lanes=known.paused_lanes,
+        next_ms=sweep.polls_to_painting * POLL_EVERY_MS,
     )
     for wake in wakes:
         if sweeper.time_left_ms() < STOP_BEFORE_END_MS:

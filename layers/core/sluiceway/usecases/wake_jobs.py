@@ -18,7 +18,8 @@ from sluiceway.domain.shares import at_once, share_of
 from sluiceway.ports import IndexedJob
 
 AHEAD_MS = 10_000
-"""A poll, and the time that it takes: what comes by itself until then is waited for."""
+"""A poll, and the time that it takes: what comes by itself until then is waited for. The longer
+where the next look is more than a poll away."""
 
 POLL_MS = 5_000
 """Of the sweeper (sweep_jobs.POLL_EVERY_MS)."""
@@ -51,14 +52,16 @@ def to_wake(
     *,
     now_ms: int,
     messages: Callable[[str], int],
+    next_ms: int = POLL_MS,
     paused_lanes: Collection[str] = (),
 ) -> list[Wake]:
-    """Which jobs are sent for. `messages`: in a lane's queue, received ones included.
+    """Which jobs are sent for.
 
+    `messages`: in a lane's queue, received ones included. `next_ms`: to the next look.
     A paused lane has no part in it: its jobs wait there, and nobody else's are sent there.
     """
     lanes = {
-        name: _Lane(name, picture.workers.get(name, 0))
+        name: _Lane(name, picture.workers.get(name, 0), next_ms)
         for name in LANES
         if name not in paused_lanes
     }
@@ -85,6 +88,7 @@ class _Lane:
 
     name: str
     workers: int
+    next_ms: int
     running: Counter[str] = field(default_factory=Counter)
     """By model."""
     coming: Counter[str] = field(default_factory=Counter)
@@ -104,7 +108,7 @@ class _Lane:
         if job.status == JobStatus.PROCESSING:
             self.running[job.model] += 1
             self.running_of[job.tenant] += 1
-        elif later_ms <= now_ms + AHEAD_MS:
+        elif later_ms <= now_ms + self.ahead_ms:
             self.coming[job.model] += 1
             if not job.parked and later_ms <= now_ms:
                 self.queued[job.model].append(job)
@@ -115,6 +119,11 @@ class _Lane:
         self.served[job.tenant] += 1
 
     @property
+    def ahead_ms(self) -> int:
+        """Until what is sent for at the next look begins."""
+        return AHEAD_MS + self.next_ms - POLL_MS
+
+    @property
     def idle(self) -> int:
         """Workers that have nothing to do, and will have nothing soon."""
         return self.workers - self.running.total() - self.coming.total()
@@ -123,7 +132,7 @@ class _Lane:
         """How many of the model's jobs the lane's workers begin soon."""
         running = self.running[model]
         free = max(0, self.most(model, catalogue) - running)
-        rounds = AHEAD_MS / _run_ms(pace)
+        rounds = self.ahead_ms / _run_ms(pace)
         return free * max(1.0, rounds) + running * rounds
 
     def most(self, model: str, catalogue: Catalogue) -> float:
@@ -141,7 +150,8 @@ class _Lane:
         for model, jobs in sorted(self.parked.items()):
             pace = picture.pace(model)
             room = (
-                min(_slots(pace, now_ms), self.starts(model, pace, catalogue)) - self.coming[model]
+                min(_slots(pace, now_ms, self.ahead_ms), self.starts(model, pace, catalogue))
+                - self.coming[model]
             )
             chosen = set(_in_turn(jobs, room, catalogue, self.served))
             jobs[:] = [job for job in jobs if job not in chosen]
@@ -154,8 +164,10 @@ class _Lane:
         """Those that `idle` workers of the other lane begin, and its own don't."""
         for model in sorted({*self.parked, *self.queued}):
             pace, jobs = picture.pace(model), self.parked[model] + self.queued[model]
-            wanted = min(_slots(pace, now_ms), self.coming[model] + len(self.parked[model]))
-            each = max(1, POLL_MS // _run_ms(pace))
+            wanted = min(
+                _slots(pace, now_ms, self.ahead_ms), self.coming[model] + len(self.parked[model])
+            )
+            each = max(1, self.next_ms // _run_ms(pace))
             begun = self.starts(model, pace, catalogue)
             beside = (at_once(catalogue, model) - self.most(model, catalogue)) * each
             room = min(wanted - begun, idle * each, beside)
@@ -194,10 +206,10 @@ def _run_ms(pace: Pace) -> int:
     return pace.latency_ms + AROUND_CALL_MS if pace.latency_ms else UNKNOWN_RUN_MS
 
 
-def _slots(pace: Pace, now_ms: int) -> float:
+def _slots(pace: Pace, now_ms: int, ahead_ms: int) -> float:
     """How many calls the gate lets through soon."""
     if pace.opens_at_epoch_ms > now_ms:
         return 0
     if not pace.interval_ms:
         return float("inf")
-    return (now_ms + AHEAD_MS - pace.slot_at_epoch_ms) / pace.interval_ms
+    return (now_ms + ahead_ms - pace.slot_at_epoch_ms) / pace.interval_ms
