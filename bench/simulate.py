@@ -185,12 +185,15 @@ class Policy:
     """domain/shares.py: places in a lane, and how far a slot may be ahead."""
     lends: bool = False
     """Idle workers to the other lane."""
+    senders: int = 1
+    """Jobs that the sweeper sends side by side; the service's does one after another."""
 
 
 FIXED = Policy("fixed split, no shares")
 LENDING = Policy("lending, no shares", lends=True)
 BUILT = Policy("lending and shares", shares=True, lends=True)
-POLICIES = (FIXED, LENDING, BUILT)
+WIDE = replace(BUILT, name="the same, 8 sends side by side", senders=8)
+POLICIES = (FIXED, LENDING, BUILT, WIDE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -832,6 +835,7 @@ class Model:
             yield env.timeout(began_s + SWEEP_S - env.now)
 
     def _sweeps(self, took_s: float) -> simpy.Event:
+        took_s /= self.scenario.policy.senders
         self.figures.sweeper_s += took_s
         return self.env.timeout(took_s)
 
@@ -997,7 +1001,7 @@ def policies() -> list[tuple[str, str, Figures]]:
         if factor < 1:
             calm = big(size, load=FLOOD_LOAD, seconds=seconds, policy=FIXED, factor=factor)
             per_minute = calm.kinds[0].limits.requests_per_minute
-            situations["one tenant floods"] = replace(calm, flood=FLOOD_MINUTES * per_minute)
+            situations["a flood"] = replace(calm, flood=FLOOD_MINUTES * per_minute)
         if size == "100":
             night = big(size, load=NIGHT_LOAD, seconds=seconds, policy=FIXED, factor=factor)
             situations["mostly batch"] = replace(night, batch_part=NIGHT_BATCH)
