@@ -122,6 +122,16 @@ def test_tenant_that_the_picture_lacks_is_let_in_until_the_next() -> None:
     assert places(picture(group("a")), "b") == {}
 
 
+def test_who_is_far_below_its_share_writes_no_row() -> None:
+    wide = replace(
+        picture(group("a", 200), group("b", 2, running=4), pace=Pace(latency_ms=60_000)),
+        workers={"interactive": 75, "batch": 25},
+    )
+
+    assert places(wide, "a") == {"tenant:a": 69}
+    assert places(wide, "b") == {}
+
+
 def test_two_models_of_a_tenant_have_half_each() -> None:
     two = picture(group("a"), group("a", model="y"))
 

@@ -10,7 +10,7 @@ import pytest
 from sluiceway.domain.gate import Limits
 
 from bench import simulate
-from bench.simulate import FIXED, FULL, LENDING, NEED, Burst, Kind, Model, Policy, Scenario
+from bench.simulate import BUILT, FIXED, LENDING, Burst, Kind, Model, Policy, Scenario
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,7 +48,7 @@ def test_same_seed_gives_same_figures(policy: Policy) -> None:
 
 
 @pytest.mark.parametrize("scenario", [SMALL, BUSY], ids=["small", "busy"])
-@pytest.mark.parametrize("policy", [LENDING, NEED, FULL], ids=lambda policy: policy.name)
+@pytest.mark.parametrize("policy", [LENDING, BUILT], ids=lambda policy: policy.name)
 def test_no_window_has_more_calls_than_allowed(scenario: Scenario, policy: Policy) -> None:
     figures = Model(replace(scenario, policy=policy), records=True).run()
 
@@ -115,7 +115,7 @@ def test_idle_lane_helps_the_busy_one() -> None:
 
     assert fixed.use("interactive") == 0
     assert lending.lent > 0
-    assert lending.ended > 1.5 * fixed.ended
+    assert lending.ended > 1.3 * fixed.ended
 
 
 def test_lower_limit_of_a_vendor_is_found() -> None:
@@ -126,34 +126,17 @@ def test_lower_limit_of_a_vendor_is_found() -> None:
     assert 0.5 < figures.quota(kind) <= 1.01
 
 
-@pytest.mark.parametrize(
-    ("policy", "workers", "wants", "share"),
-    [
-        (simulate.EQUAL, 8, {"a": 100, "b": 1}, 4),
-        (simulate.EQUAL, 2, {"a": 1, "b": 1, "c": 1}, 1),
-        (NEED, 8, {"a": 100, "b": 1}, 7),
-        (NEED, 8, {"a": 100, "b": 100, "c": 2}, 3),
-        (NEED, 2, {"a": 9, "b": 9, "c": 9}, 1),
-    ],
-)
-def test_share_of_those_who_want_more(
-    policy: Policy, workers: int, wants: dict[str, int], share: int
-) -> None:
-    assert simulate.shares_of(policy, workers, wants)["a"] == share
+def test_flood_of_one_tenant_leaves_the_others_their_share() -> None:
+    calm = replace(SMALL, kinds=(replace(FAST, part=1.0),), per_s=6.0, batch_part=0.0, flood=1000)
+
+    without, shared = (Model(replace(calm, policy=policy)).run() for policy in (LENDING, BUILT))
+
+    assert without.parks["share"] == 0
+    assert shared.parks["share"] > 100
+    assert shared.wait("interactive", 95) < 0.5 * without.wait("interactive", 95)
 
 
-def test_no_far_slot_is_kept_in_a_contended_lane() -> None:
-    tight = replace(FAST, part=1.0, limits=Limits(60, 0, 5))
-    scenario = replace(BUSY, kinds=(tight,), per_s=5.0, workers={"interactive": 30, "batch": 2})
-    without, contended = (
-        Model(replace(scenario, policy=policy)).run() for policy in (LENDING, NEED)
-    )
-
-    assert without.parks["slot"] > 100
-    assert contended.parks["slot"] < 0.5 * without.parks["slot"]
-
-
-@pytest.mark.parametrize(("off", "code"), [(1.0, 0), (1.2, 1)])
+@pytest.mark.parametrize(("off", "code"), [(1.0, 0), (1.1, 1)])
 @pytest.mark.parametrize("figure", simulate.COMPARED)
 def test_check_compares_each_figure(figure: str, off: float, code: int, tmp_path: Path) -> None:
     simulated = simulate.check(Burst(submits=100, per_minute=300, latency_s=0.2))
@@ -175,7 +158,7 @@ def test_burst_uses_the_whole_quota() -> None:
     assert 0.97 < met["quota_used"] <= 1.0
     assert halved["jobs"] == 720
     assert 0 < halved["refused"] < 30
-    assert 0.5 < halved["quota_used"] < 1.05
+    assert 0.9 < halved["quota_used"] < 1.0
 
 
 def test_units_of_a_path_are_those_of_the_document() -> None:
@@ -198,15 +181,14 @@ def test_report_has_all_tables(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(simulate, "HOUR_S", 12.0)
-    monkeypatch.setattr(simulate, "LADDER", {1: 2.0, 8: 2.0})
+    monkeypatch.setattr(simulate, "LADDER", {2: 2.0})
     monkeypatch.setattr(simulate, "SIZES", {"10": (0.02, 5.0), "100": (0.2, 5.0)})
     monkeypatch.setattr(simulate, "UNKNOWN_S", 60.0)
-    monkeypatch.setattr(simulate, "HOLD_RUN_S", 5.0)
     monkeypatch.setattr(simulate, "CONTRACT_S", 60.0)
 
     assert simulate.main([]) == 0
 
     told = capsys.readouterr().out
-    assert "model-20" in told
+    assert "mostly batch" in told
     assert "most is asked of" in told
-    assert told.count(FULL.name) == 3
+    assert told.count(BUILT.name) == 5
