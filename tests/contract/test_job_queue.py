@@ -15,6 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 from sluiceway.adapters.sqs_queue import SQSJobQueue, read_body
 from sluiceway.domain import job as transitions
 from sluiceway.domain.catalogue import Catalogue, Name
+from sluiceway.domain.errors import StoreBusyError
 from sluiceway.usecases.sweep_jobs import Sweeper, sweep_jobs
 
 from tests.fakes.examples import a_job
@@ -155,6 +156,13 @@ def test_backlog_counts_the_messages_of_its_own_lane(lanes: Lanes, lane: str) ->
     lanes.put_in(lane, 3)
 
     assert {of: lanes.queue.backlog(of) for of in LANES} == dict.fromkeys(LANES, 0) | {lane: 3}
+
+
+def test_lane_that_can_not_be_measured_is_busy(lanes: Lanes) -> None:
+    lanes.break_down()
+
+    with pytest.raises(StoreBusyError):
+        lanes.queue.backlog("interactive")
 
 
 def test_send_with_a_delay_is_a_send(lanes: Lanes) -> None:

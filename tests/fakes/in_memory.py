@@ -834,7 +834,7 @@ class InMemoryQueue:
         self.backlogs: dict[str, int] = {}
         """What `backlog` tells of a lane."""
         self.broken = False
-        """Sends fail."""
+        """Sends fail, and nobody knows what is in a lane."""
         self.refused: list[tuple[str, str, str]] = []
         """The sends that failed."""
 
@@ -846,6 +846,8 @@ class InMemoryQueue:
         return not self.broken
 
     def backlog(self, lane: str) -> int:
+        if self.broken:
+            raise StoreBusyError("The lane can't be measured.", retry_after_s=1)
         return self.backlogs.get(lane, 0)
 
     def give_back(self, lane: str, receipt: str, delay_s: float) -> None:

@@ -573,6 +573,16 @@ def test_healthy_backlog_sends_the_oldest_and_moves_the_others(minute: Minute) -
     assert {job.due_at_epoch_ms for job in minute.world.jobs.values()} == {NOW_MS + 120_000}
 
 
+@pytest.mark.parametrize("poll", [True, False])
+def test_lanes_that_can_not_be_measured_keep_no_deadline_from_passing(
+    minute: Minute, *, poll: bool
+) -> None:
+    minute.put(a_job(deadline_epoch_ms=NOW_MS, due_at_epoch_ms=NOW_MS))
+    minute.queue.broken = True
+
+    assert minute.sweep(poll=poll) == Swept(failed=1)
+
+
 def test_lane_that_lost_its_messages_is_sent_all_of_them(minute: Minute) -> None:
     minute.put_many(500, due_at_epoch_ms=NOW_MS)
     minute.queue.backlogs = {"interactive": 150}

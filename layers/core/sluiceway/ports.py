@@ -541,7 +541,10 @@ class JobQueue(Protocol):
         ...
 
     def backlog(self, lane: str) -> int:
-        """About how many messages the lane holds, received and delayed ones included."""
+        """About how many messages the lane holds, received and delayed ones included.
+
+        Raises StoreBusyError when it can't be told.
+        """
         ...
 
     def give_back(self, lane: str, receipt: str, delay_s: float) -> None:

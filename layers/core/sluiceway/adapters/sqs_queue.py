@@ -9,6 +9,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from sluiceway.domain import ids
 from sluiceway.domain.backoff import MAX_VISIBILITY_S
+from sluiceway.domain.errors import StoreBusyError
 from sluiceway.domain.job import Job
 
 if TYPE_CHECKING:
@@ -57,14 +58,18 @@ class SQSJobQueue:
 
     def backlog(self, lane: str) -> int:
         """See JobQueue."""
-        attributes = self._client.get_queue_attributes(
-            QueueUrl=self._queue_urls[lane],
-            AttributeNames=[
-                "ApproximateNumberOfMessages",
-                "ApproximateNumberOfMessagesDelayed",
-                "ApproximateNumberOfMessagesNotVisible",
-            ],
-        )["Attributes"]
+        try:
+            attributes = self._client.get_queue_attributes(
+                QueueUrl=self._queue_urls[lane],
+                AttributeNames=[
+                    "ApproximateNumberOfMessages",
+                    "ApproximateNumberOfMessagesDelayed",
+                    "ApproximateNumberOfMessagesNotVisible",
+                ],
+            )["Attributes"]
+        except (BotoCoreError, ClientError) as error:
+            self._on_failure(type(error).__name__)
+            raise StoreBusyError("The lane can't be measured.", retry_after_s=1) from error
         return sum(map(int, attributes.values()))
 
     def give_back(self, lane: str, receipt: str, delay_s: float) -> None:

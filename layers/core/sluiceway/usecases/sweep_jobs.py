@@ -316,7 +316,8 @@ def _paint(waiting: list[IndexedJob], sweep: _Sweep, sweeper: Sweeper, *, whole:
     uncounted = {}
     for lane in () if whole else LANES:
         counted = sum(job.lane == lane for job in waiting)
-        uncounted[lane] = sweeper.queue.backlog(lane) - counted
+        with suppress(StoreBusyError):
+            uncounted[lane] = sweeper.queue.backlog(lane) - counted
     sweep.polls_to_painting = max(1, -(-len(waiting) // ROWS_PER_POLL))
     with suppress(StoreBusyError):  # the jobs don't wait for it, and the next pass paints again
         picture = paint_backlog(
@@ -447,7 +448,10 @@ def _measure(waiting: list[IndexedJob], sweeper: Sweeper, *, whole: bool) -> dic
     let_in = _let_in(waiting, sweeper)
     for lane in LANES:
         jobs = [job for job in waiting if job.lane == lane and job.status != JobStatus.PROCESSING]
-        backlog = sweeper.queue.backlog(lane)
+        try:
+            backlog = sweeper.queue.backlog(lane)
+        except StoreBusyError:  # as if it were healthy: the least is sent
+            backlog = len(jobs)
         oldest_ms = max(
             (
                 now_ms - job.enqueued_at_epoch_ms
