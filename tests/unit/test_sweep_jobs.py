@@ -573,6 +573,16 @@ def test_healthy_backlog_sends_the_oldest_and_moves_the_others(minute: Minute) -
     assert {job.due_at_epoch_ms for job in minute.world.jobs.values()} == {NOW_MS + 120_000}
 
 
+def test_parked_job_whose_message_was_not_sent_is_sent_by_the_next_sweep(minute: Minute) -> None:
+    parked = minute.put(replace(a_job(), parked=True, due_at_epoch_ms=NOW_MS))
+    minute.queue.broken = True
+
+    assert minute.sweep() == Swept(postponed=1)
+    assert minute.job == parked
+    minute.queue.broken = False
+    assert minute.sweep() == Swept(sent=1)
+
+
 @pytest.mark.parametrize("poll", [True, False])
 def test_lanes_that_can_not_be_measured_keep_no_deadline_from_passing(
     minute: Minute, *, poll: bool

@@ -243,7 +243,8 @@ def _send_again(job: Job, now_ms: int, budget: dict[str, int], sweeper: Sweeper)
         # Nobody gets through: its message would only be parked again.
         later = sweeper.due_jobs.postpone(job, due_at_ms=until_ms, sent=False)
         return "postponed" if later else ""
-    if not sweeper.due_jobs.postpone(job, due_at_ms=transitions.next_look_ms(job, at_ms)):
+    next_ms = transitions.next_look_ms(job, at_ms)
+    if not sweeper.due_jobs.postpone(job, due_at_ms=next_ms):
         return ""
     # A parked job has no message for certain, until it is sent one: no part of a healthy backlog.
     without_message = job.parked and job.resends == 0
@@ -252,6 +253,9 @@ def _send_again(job: Job, now_ms: int, budget: dict[str, int], sweeper: Sweeper)
     late = sweeper.clock.now_ms() - now_ms > SEND_STARTS_WITHIN_MS
     delay_s = math.ceil((at_ms - now_ms) / 1000)
     if late or not sweeper.queue.send(_without_lineage(job), delay_s=delay_s):
+        if without_message:  # the next sweep sends it
+            moved = replace(job, due_at_epoch_ms=next_ms)
+            sweeper.due_jobs.postpone(moved, due_at_ms=due_ms, sent=False)
         return "postponed"
     if not without_message:
         budget[job.lane] -= 1
