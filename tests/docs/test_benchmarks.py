@@ -101,7 +101,7 @@ def test_load_simulation_gives_the_figures_of_the_text(monkeypatch: pytest.Monke
     monkeypatch.setattr(simulate, "TRUE_LIMITS", (0.5,))
     unknown = simulate.unknown_limits()
 
-    _, lines = simulate.unknown_table(simulate.Findings({}, {}, [], unknown, {}, {}))
+    _, lines = simulate.unknown_table(simulate.Findings({}, {}, [], unknown, {}))
     assert f"| {' | '.join(lines[0])} |" in between(simulate.MARKERS)
 
 
