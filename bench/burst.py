@@ -415,20 +415,22 @@ def _notes(found: Sequence[Figures], fair: Fairness | None) -> list[str]:
             )
             notes.append(f"The true limit used in each minute of halved: {minutes}.")
         if one.scenario == "outage":
-            notes.append(
-                f"In the outage of {OUTAGE_S} s the vendor got {one.outage_calls} calls; "
-                f"{one.recovered_in_s:.1f} s after its end it answered again. "
-                "Its time is left out of the quota used."
-            )
+            notes += [
+                f"In the outage of {OUTAGE_S} s the vendor got {one.outage_calls} calls.",
+                f"It answered again {one.recovered_in_s:.1f} s after the end of the outage, whose "
+                "time is left out of the quota used.",
+            ]
     if fair is not None:
         served = ", ".join(f"{tenant} {count}" for tenant, count in fair.served.items())
-        notes.append(
-            f"Fairness at {fair.vendor_per_minute}/min: {BIG} has {BIG_JOBS} jobs, four others "
-            f"{SMALL_JOBS} each, {SMALL_COME_AFTER_S:g} s later. In the {fair.contended_s:.0f} s "
-            f"until the last of theirs began, these began: {served}; Jain's index {fair.jain:.3f}. "
-            f"Their 95th percentile from submit to result: {fair.beside_p95_s:.1f} s, and "
-            f"{fair.alone_p95_s:.1f} s without {BIG}. Lost: {fair.lost}."
-        )
+        notes += [
+            f"Fairness at {fair.vendor_per_minute}/min: {BIG} has {BIG_JOBS} jobs, and four others "
+            f"come with {SMALL_JOBS} each {SMALL_COME_AFTER_S:g} s later.",
+            f"In the {fair.contended_s:.0f} s until the last of theirs began, these began: {served}; "
+            f"Jain's index {fair.jain:.3f}.",
+            "From submit to result, 95 % of theirs take less than "
+            f"{fair.beside_p95_s:.1f} s beside {BIG}, and {fair.alone_p95_s:.1f} s without; "
+            f"lost: {fair.lost}.",
+        ]
     return notes
 
 
