@@ -417,19 +417,27 @@ def _notes(found: Sequence[Figures], fair: Fairness | None) -> list[str]:
         if one.scenario == "outage":
             notes += [
                 f"In the outage of {OUTAGE_S} s the vendor got {one.outage_calls} calls.",
-                f"It answered again {one.recovered_in_s:.1f} s after the end of the outage, whose "
-                "time is left out of the quota used.",
+                (
+                    f"It answered again {one.recovered_in_s:.1f} s after the end of the outage, whose "
+                    "time is left out of the quota used."
+                ),
             ]
     if fair is not None:
         served = ", ".join(f"{tenant} {count}" for tenant, count in fair.served.items())
         notes += [
-            f"Fairness at {fair.vendor_per_minute}/min: {BIG} has {BIG_JOBS} jobs, and four others "
-            f"come with {SMALL_JOBS} each {SMALL_COME_AFTER_S:g} s later.",
-            f"In the {fair.contended_s:.0f} s until the last of theirs began, these began: {served}; "
-            f"Jain's index {fair.jain:.3f}.",
-            "From submit to result, 95 % of theirs take less than "
-            f"{fair.beside_p95_s:.1f} s beside {BIG}, and {fair.alone_p95_s:.1f} s without; "
-            f"lost: {fair.lost}.",
+            (
+                f"Fairness at {fair.vendor_per_minute}/min: {BIG} has {BIG_JOBS} jobs, and four others "
+                f"come with {SMALL_JOBS} each {SMALL_COME_AFTER_S:g} s later."
+            ),
+            (
+                f"In the {fair.contended_s:.0f} s until the last of theirs began, began {served}; "
+                f"Jain's index {fair.jain:.3f}."
+            ),
+            (
+                "From submit to result, 95 % of theirs take less than "
+                f"{fair.beside_p95_s:.1f} s beside {BIG}, and {fair.alone_p95_s:.1f} s without; "
+                f"lost: {fair.lost}."
+            ),
         ]
     return notes
 
