@@ -418,16 +418,16 @@ def _notes(found: Sequence[Figures], fair: Fairness | None) -> list[str]:
             notes += [
                 f"In the outage of {OUTAGE_S} s the vendor got {one.outage_calls} calls.",
                 (
-                    f"It answered again {one.recovered_in_s:.1f} s after the end of the outage, whose "
-                    "time is left out of the quota used."
+                    f"It answered again {one.recovered_in_s:.1f} s after the end of the outage, "
+                    "whose time is left out of the quota used."
                 ),
             ]
     if fair is not None:
         served = ", ".join(f"{tenant} {count}" for tenant, count in fair.served.items())
         notes += [
             (
-                f"Fairness at {fair.vendor_per_minute}/min: {BIG} has {BIG_JOBS} jobs, and four others "
-                f"come with {SMALL_JOBS} each {SMALL_COME_AFTER_S:g} s later."
+                f"Fairness at {fair.vendor_per_minute}/min: {BIG} has {BIG_JOBS} jobs, and four "
+                f"others come with {SMALL_JOBS} each {SMALL_COME_AFTER_S:g} s later."
             ),
             (
                 f"In the {fair.contended_s:.0f} s until the last of theirs began, began {served}; "
