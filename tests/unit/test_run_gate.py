@@ -732,6 +732,20 @@ def test_refusal_of_this_one_request_closes_nothing_and_shows_that_the_vendor_is
     assert gate.refused_permille == 0
 
 
+@pytest.mark.parametrize("code", ["vendor_quota_exhausted", "vendor_rejected"])
+def test_quota_that_is_exhausted_is_told_once_and_not_tried_again(
+    bench: GateBench, code: str
+) -> None:
+    bench.vendors.script = [VendorError(code, "No.", retryable=False, http_status=429)]
+
+    bench.deliver()
+
+    assert bench.job.status is JobStatus.FAILED
+    assert bench.vendors.total == 1
+    told = [fields for name, _, fields in bench.telemetry.events if name == code]
+    assert told == ([{"vendor": "simulator"}] if code == "vendor_quota_exhausted" else [])
+
+
 def test_call_that_was_never_made_says_nothing_of_the_vendor(bench: GateBench) -> None:
     bench.lease_ms = CLOCK_SKEW_MS + 3_000
 

@@ -33,7 +33,7 @@ METRICS = set(
     CacheStale QueueWait QueueDepth OldestJobAge ProcessingTime VendorLatency VendorErrors Retries
     LeaseAcquired LeaseReleased LeaseContention LeaseLost GateWait GateClosed Parked
     WorkerUtilisation Degraded DegradedSeconds CostEstimate SweeperResent
-    WebhooksDelivered WebhookErrors CacheUnreachable
+    WebhooksDelivered WebhookErrors CacheUnreachable VendorQuotaExhausted
     """.split()  # noqa: SIM905 - as the contract has it
 )
 

@@ -76,6 +76,8 @@ EVENTS: dict[str, tuple[Metric, ...]] = {
         Metric("OldestJobAge", _MS, "oldest_job_age_ms"),
     ),
     "vendor_error": (Metric("VendorErrors"),),
+    # Told without a model: an alarm watches one metric, and has no patterns of dimensions.
+    "vendor_quota_exhausted": (Metric("VendorQuotaExhausted"),),
     "message_without_job": (),
     "message_unreadable": (),
     "send_failed": (),

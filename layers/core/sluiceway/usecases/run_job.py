@@ -794,6 +794,8 @@ def _after_error(
         error_class=type(error.__cause__ or error).__name__,
     )
     worker.telemetry.event("vendor_error", job, **_about(reason))
+    if error.job_code == "vendor_quota_exhausted":
+        worker.telemetry.event("vendor_quota_exhausted", vendor=model.vendor)
     delay_s = backoff.retry_delay_s(
         job.attempts, rand=worker.rand(), retry_after_s=error.retry_after_s
     )
