@@ -40,6 +40,7 @@ from sluiceway.domain import ids
 from sluiceway.domain.backlog import Backlog, Group
 from sluiceway.domain.catalogue import Vendor
 from sluiceway.domain.counters import shard_caps
+from sluiceway.domain.timeouts import LEAST_SAMPLES
 from sluiceway.ports import (
     Backlogs,
     ServiceState,
@@ -505,7 +506,7 @@ class _State:
 class _KnownLatencies:
     """Samples that were read a moment ago, and calls that are none (port Latencies)."""
 
-    def median_ms(self, key: str, *, now_ms: int, least: int = 8) -> int | None:
+    def median_ms(self, key: str, *, now_ms: int, least: int = LEAST_SAMPLES) -> int | None:
         """See Latencies."""
 
     def add(self, key: str, latency_ms: int, *, now_ms: int, surely: bool = False) -> None:

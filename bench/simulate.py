@@ -45,13 +45,12 @@ from sluiceway.usecases.run_job import SHUT_SPREAD_MS
 from sluiceway.usecases.sweep_jobs import (
     LOOK_AHEAD_MS,
     PAGE,
-    POLL_EVERY_MS,
     POLL_LOOKS_AHEAD_MS,
     ROWS_PER_POLL,
     STOP_BEFORE_END_MS,
     WOKEN_AFTER_S,
 )
-from sluiceway.usecases.wake_jobs import to_wake
+from sluiceway.usecases.wake_jobs import POLL_EVERY_MS, to_wake
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # run as a script, it knows its folder only
 

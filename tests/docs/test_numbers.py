@@ -32,7 +32,7 @@ from sluiceway.domain import (
 from sluiceway.domain.payload import Payload
 from sluiceway.http import MAX_REPLY_BYTES
 from sluiceway.ports import VendorCall
-from sluiceway.usecases import sweep_jobs
+from sluiceway.usecases import sweep_jobs, wake_jobs
 
 from tests.fakes.examples import a_job, an_error
 from tests.template.rendering import RESOURCES, SOURCE
@@ -124,17 +124,17 @@ def test_sweep_looks_as_far_ahead_as_the_next_one_and_ends_before_it() -> None:
 def test_sweep_has_time_for_its_jobs_after_it_measured() -> None:
     timeout_ms = RESOURCES["SweepJobsFunction"]["Properties"]["Timeout"] * 1000
 
-    begun_ms = sweep_jobs.MEASURE_WITHIN_MS + sweep_jobs.POLL_EVERY_MS
+    begun_ms = sweep_jobs.MEASURE_WITHIN_MS + wake_jobs.POLL_EVERY_MS
 
     assert begun_ms + sweep_jobs.STOP_BEFORE_END_MS < timeout_ms
 
 
 def test_sweep_polls_more_often_than_a_worker_holds() -> None:
-    assert catalogue.Service().hold_max_s * 1000 > sweep_jobs.POLL_EVERY_MS
+    assert catalogue.Service().hold_max_s * 1000 > wake_jobs.POLL_EVERY_MS
 
 
 def test_kept_slot_lives_until_the_next_pass_of_a_sweep() -> None:
-    assert ticket.SLOT_LIVES_MS >= sweep_jobs.POLL_EVERY_MS
+    assert ticket.SLOT_LIVES_MS >= wake_jobs.POLL_EVERY_MS
 
 
 def test_jobs_behind_a_paused_gate_look_again_in_time() -> None:

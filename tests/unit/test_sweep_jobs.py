@@ -21,12 +21,12 @@ from sluiceway.usecases.sweep_jobs import (
     LEAST_SENDS,
     MEASURE_WITHIN_MS,
     PAGE,
-    POLL_EVERY_MS,
     STOP_BEFORE_END_MS,
     Sweeper,
     Swept,
     sweep_jobs,
 )
+from sluiceway.usecases.wake_jobs import POLL_EVERY_MS
 
 from tests.fakes.in_memory import (
     NOW_MS,

@@ -15,7 +15,7 @@ from sluiceway.domain.ticket import Ticket
 from sluiceway.ports import IndexedJob
 from sluiceway.usecases.run_job import Acknowledge, GiveBack
 from sluiceway.usecases.sweep_jobs import WOKEN_AFTER_S
-from sluiceway.usecases.wake_jobs import AHEAD_MS, MOST_AT_ONCE, POLL_MS, to_wake
+from sluiceway.usecases.wake_jobs import AHEAD_MS, MOST_AT_ONCE, POLL_EVERY_MS, to_wake
 
 from tests.fakes.in_memory import NOW_MS
 from tests.unit.bench import processing
@@ -48,7 +48,7 @@ def woken(
     workers: tuple[int, int] = (8, 2),
     messages: dict[str, int] | None = None,
     paused_lanes: tuple[str, ...] = (),
-    next_ms: int = POLL_MS,
+    next_ms: int = POLL_EVERY_MS,
 ) -> Counter[tuple[str, str]]:
     """By tenant and lane."""
     picture = Backlog(
@@ -75,7 +75,7 @@ def woken(
 def test_parked_jobs_are_sent_for_as_many_as_there_are_slots() -> None:
     assert woken(*parked(50)) == {("a", "interactive"): 10}
     assert woken(*parked(5)) == {("a", "interactive"): 5}
-    assert woken(*parked(50), next_ms=POLL_MS + 10_000) == {("a", "interactive"): 20}
+    assert woken(*parked(50), next_ms=POLL_EVERY_MS + 10_000) == {("a", "interactive"): 20}
 
 
 def test_what_comes_by_itself_is_waited_for() -> None:

@@ -476,8 +476,11 @@ class Latencies(Protocol):
     Keys are those of `timeouts.key_of`.
     """
 
-    def median_ms(self, key: str, *, now_ms: int, least: int = 8) -> int | None:
-        """Of the recent samples, from a copy of half a minute at most; None: fewer than `least`."""
+    def median_ms(self, key: str, *, now_ms: int, least: int = ...) -> int | None:
+        """Of the recent samples, from a copy of half a minute at most; None: fewer than `least`.
+
+        By default so many as a timeout needs (`timeouts.LEAST_SAMPLES`).
+        """
         ...
 
     def add(self, key: str, latency_ms: int, *, now_ms: int, surely: bool = False) -> None:

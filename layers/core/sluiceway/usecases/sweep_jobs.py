@@ -39,13 +39,10 @@ from sluiceway.ports import (
     Telemetry,
 )
 from sluiceway.usecases.paint_backlog import paint_backlog
-from sluiceway.usecases.wake_jobs import Wake, to_wake
+from sluiceway.usecases.wake_jobs import POLL_EVERY_MS, Wake, to_wake
 
 LOOK_AHEAD_MS = 60_000
 """Until the next sweep: what becomes due before it is sent now, with the delay that is left."""
-
-POLL_EVERY_MS = 5_000
-"""Between two passes of a sweep that polls: a short wait in between ends so late at most."""
 
 STOP_BEFORE_END_MS = 5_000
 """Nothing is begun in the last seconds of the function: a send ends within 3."""
@@ -131,9 +128,10 @@ def sweep_jobs(sweeper: Sweeper, *, poll: bool = False) -> Swept:
     Raises StoreBusyError when the tables let it do nothing at all.
     """
     waiting, whole = _waiting(sweeper)
-    budget = _measure(waiting, sweeper, whole=whole)
+    let_in = _let_in(waiting, sweeper)
+    budget = _measure(waiting, let_in, sweeper, whole=whole)
     with suppress(StoreBusyError):  # the jobs don't wait for it, and the next sweep looks again
-        _switch_degraded(waiting, sweeper, whole=whole)
+        _switch_degraded(let_in, sweeper, whole=whole)
     sweep = _Sweep(until_ms=sweeper.clock.now_ms() + LOOK_AHEAD_MS, budget=budget, polls=poll)
     _paint(waiting, sweep, sweeper, whole=whole)
     _pass(sweep, sweeper)
@@ -281,8 +279,13 @@ def _shut(job: Job, now_ms: int, sweeper: Sweeper) -> gate.Shut | None:
         return None
     if job.tenant in sweeper.state.read().paused_tenants:
         return gate.Shut(now_ms, paused=True)
-    model = sweeper.catalogue.models.get(job.model)
-    if model is None or job.slot is not None:
+    return None if job.slot is not None else _gate_shut(job.model, now_ms, sweeper)
+
+
+def _gate_shut(name: str, now_ms: int, sweeper: Sweeper) -> gate.Shut | None:
+    """Why nobody calls the model of this name now."""
+    model = sweeper.catalogue.models.get(name)
+    if model is None:
         return None
     key = gate.key_of(model.vendor, model.vendor_model)
     return sweeper.gates.look(key, now_ms=now_ms).shut(now_ms)
@@ -406,27 +409,22 @@ def _paint_again(sweep: _Sweep, sweeper: Sweeper) -> None:
 def _let_in(waiting: list[IndexedJob], sweeper: Sweeper) -> list[IndexedJob]:
     """Those that neither a pause nor a shut gate keeps waiting: their age tells of the lanes."""
     now_ms = sweeper.clock.now_ms()
-    models = sweeper.catalogue.models
-    shut = set()
     try:
         paused_tenants = sweeper.state.read().paused_tenants
-        for name in {job.model for job in waiting} & set(models):
-            key = gate.key_of(models[name].vendor, models[name].vendor_model)
-            closed = sweeper.gates.look(key, now_ms=now_ms).shut(now_ms)
-            if closed is not None and not closed.far:
-                shut.add(name)
+        gates = {name: _gate_shut(name, now_ms, sweeper) for name in {job.model for job in waiting}}
     except StoreBusyError:  # the jobs don't wait for a figure
         return waiting
+    shut = {name for name, closed in gates.items() if closed is not None and not closed.far}
     return [job for job in waiting if job.tenant not in paused_tenants and job.model not in shut]
 
 
-def _switch_degraded(waiting: list[IndexedJob], sweeper: Sweeper, *, whole: bool) -> None:
+def _switch_degraded(let_in: list[IndexedJob], sweeper: Sweeper, *, whole: bool) -> None:
     """Begins degraded mode when a job waits for its first run too long, and ends it well below.
 
     What waits for another attempt has its own reason to be late.
     """
     now_ms = sweeper.clock.now_ms()
-    queued = (job for job in _let_in(waiting, sweeper) if job.status == JobStatus.QUEUED)
+    queued = (job for job in let_in if job.status == JobStatus.QUEUED)
     oldest_s = max((now_ms - job.enqueued_at_epoch_ms for job in queued), default=0) / 1000
     since_ms = sweeper.state.read().degraded_since_epoch_ms
     if since_ms is None:
@@ -441,7 +439,9 @@ def _switch_degraded(waiting: list[IndexedJob], sweeper: Sweeper, *, whole: bool
         sweeper.telemetry.event("degraded_ended", degraded_s=(now_ms - since_ms) // 1000)
 
 
-def _measure(waiting: list[IndexedJob], sweeper: Sweeper, *, whole: bool) -> dict[str, int]:
+def _measure(
+    waiting: list[IndexedJob], let_in: list[IndexedJob], sweeper: Sweeper, *, whole: bool
+) -> dict[str, int]:
     """Tells depth and oldest age, and how many jobs of each lane may be sent again.
 
     A long backlog isn't a loss: while the lane holds a message for each waiting job, its jobs are
@@ -449,7 +449,6 @@ def _measure(waiting: list[IndexedJob], sweeper: Sweeper, *, whole: bool) -> dic
     """
     now_ms = sweeper.clock.now_ms()
     budget = {}
-    let_in = _let_in(waiting, sweeper)
     for lane in LANES:
         jobs = [job for job in waiting if job.lane == lane and job.status != JobStatus.PROCESSING]
         try:

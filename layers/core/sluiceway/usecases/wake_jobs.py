@@ -21,8 +21,8 @@ AHEAD_MS = 10_000
 """A poll, and the time that it takes: what comes by itself until then is waited for. The longer
 where the next look is more than a poll away."""
 
-POLL_MS = 5_000
-"""Of the sweeper (sweep_jobs.POLL_EVERY_MS)."""
+POLL_EVERY_MS = 5_000
+"""Between two passes of a sweep that polls: a short wait in between ends so late at most."""
 
 AROUND_CALL_MS = 250
 """Of a run, besides the vendor's call."""
@@ -52,7 +52,7 @@ def to_wake(
     *,
     now_ms: int,
     messages: Callable[[str], int],
-    next_ms: int = POLL_MS,
+    next_ms: int = POLL_EVERY_MS,
     paused_lanes: Collection[str] = (),
 ) -> list[Wake]:
     """Which jobs are sent for.
@@ -61,7 +61,7 @@ def to_wake(
     A paused lane has no part in it: its jobs wait there, and nobody else's are sent there.
     """
     lanes = {
-        name: _Lane(name, picture.workers.get(name, 0), next_ms)
+        name: _Lane(picture.workers.get(name, 0), next_ms)
         for name in LANES
         if name not in paused_lanes
     }
@@ -86,7 +86,6 @@ def to_wake(
 class _Lane:
     """What waits and runs in one lane."""
 
-    name: str
     workers: int
     next_ms: int
     running: Counter[str] = field(default_factory=Counter)
@@ -121,7 +120,7 @@ class _Lane:
     @property
     def ahead_ms(self) -> int:
         """Until what is sent for at the next look begins."""
-        return AHEAD_MS + self.next_ms - POLL_MS
+        return AHEAD_MS + self.next_ms - POLL_EVERY_MS
 
     @property
     def idle(self) -> int:
