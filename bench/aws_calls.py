@@ -1442,7 +1442,6 @@ def _row_json(row: Row) -> dict[str, Any]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit code 0 when every path was measured, whatever the budget says of it."""
     options = report.options(__doc__, arguments)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with gateway_on_local_stack() as gateway:
         found = measure_all(gateway)
     report.tell(
@@ -1456,7 +1455,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except KeyboardInterrupt:
-        sys.exit(130)
+    report.run(main)

@@ -488,7 +488,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 SCENARIOS = ("met", "halved", "outage")
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except KeyboardInterrupt:
-        sys.exit(130)
+    report.run(main)

@@ -9,7 +9,6 @@ import base64
 import json
 import os
 import random
-import signal
 import sys
 import tempfile
 import time
@@ -858,7 +857,6 @@ def report_json(found: Findings) -> dict[str, Any]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit code 0 when everything was measured."""
     options = report.options(__doc__, arguments)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with Path(os.devnull).open("w") as nowhere:
         times = time_handlers(nowhere)
         with aws_calls.gateway_on_local_stack() as gateway:
@@ -875,7 +873,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except KeyboardInterrupt:
-        sys.exit(130)
+    report.run(main)

@@ -5,10 +5,13 @@ import json
 import os
 import platform
 import re
+import signal
+import sys
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
+from typing import NoReturn
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENT = ROOT / "docs" / "benchmarks.md"
@@ -67,6 +70,15 @@ def options(
     parser.add_argument("--json", metavar="FILE", help="write the figures there; -: to stdout")
     parser.add_argument("--markdown", action="store_true", help="rewrite docs/benchmarks.md")
     return parser.parse_args(arguments)
+
+
+def run(main: Callable[[], int]) -> NoReturn:
+    """Ends with the code of `main`; what it started ends with it, also by SIGTERM."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)
 
 
 def tell(

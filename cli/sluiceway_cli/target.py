@@ -27,7 +27,7 @@ from sluiceway.adapters.dynamodb_rates import DynamoDBRates
 from sluiceway.adapters.dynamodb_state import STATE_KEY, DynamoDBState
 from sluiceway.adapters.s3_payloads import S3Payloads
 from sluiceway.adapters.sqs_queue import SQSJobQueue
-from sluiceway.bootstrap import SystemClock, packaged_catalogue
+from sluiceway.bootstrap import SEND_CONFIG, SystemClock, packaged_catalogue
 from sluiceway.domain import catalogue as catalogues
 from sluiceway.domain.catalogue import Catalogue
 from sluiceway.domain.job import Job, JobError
@@ -221,13 +221,7 @@ class Target:
     @cached_property
     def queue(self) -> JobQueue:
         """The lanes."""
-        # A send that was decided ends within 3 s, and is tried once (adapters/sqs_queue.py).
-        once = Config(
-            connect_timeout=0.5,
-            read_timeout=1.5,
-            retries={"mode": "standard", "total_max_attempts": 1},
-        )
-        return SQSJobQueue(self.client("sqs", once), self._lane_urls)
+        return SQSJobQueue(self.client("sqs", SEND_CONFIG), self._lane_urls)
 
     def lane(self, name: str) -> Lane:
         """The event source mapping of a lane. Raises ValueError."""

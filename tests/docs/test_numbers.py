@@ -94,7 +94,7 @@ def test_lease_is_renewed_several_times_before_it_ends() -> None:
 
 
 def test_redrive_is_later_than_every_send_decided_before_the_failure() -> None:
-    config = bootstrap._SEND_CONFIG
+    config = bootstrap.SEND_CONFIG
 
     longest_s = config.connect_timeout + config.read_timeout + job.SEND_STARTS_WITHIN_MS / 1000
 

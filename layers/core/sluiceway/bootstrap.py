@@ -48,7 +48,7 @@ _STORE_CONFIG = Config(
 )
 _SIGNED_URLS = Config(signature_version="s3v4")
 # One try: connect and read together stay under sqs_queue.SEND_LIMIT_S.
-_SEND_CONFIG = Config(
+SEND_CONFIG = Config(
     connect_timeout=0.5,
     read_timeout=1.5,
     retries={"mode": "standard", "total_max_attempts": 1},
@@ -339,7 +339,7 @@ def publish_deps() -> PublishDeps:
     telemetry = PowertoolsTelemetry()
     return PublishDeps(
         bus=EventBridgeEvents(
-            boto3.client("events", config=_SEND_CONFIG),
+            boto3.client("events", config=SEND_CONFIG),
             settings.event_bus,
             on_failure=lambda code: telemetry.event("publish_failed", to="bus", code=code),
         ),
@@ -454,7 +454,7 @@ def _webhooks(settings: Settings, telemetry: PowertoolsTelemetry) -> "WebhookQue
     from sluiceway.adapters.sqs_webhooks import SQSWebhooks  # noqa: PLC0415
 
     return SQSWebhooks(
-        boto3.client("sqs", config=_SEND_CONFIG),
+        boto3.client("sqs", config=SEND_CONFIG),
         settings.webhook_queue_url,
         on_failure=lambda code: telemetry.event("publish_failed", to="webhooks", code=code),
     )
@@ -464,7 +464,7 @@ def _queue(settings: Settings, telemetry: PowertoolsTelemetry) -> "JobQueue":
     from sluiceway.adapters.sqs_queue import SQSJobQueue  # noqa: PLC0415
 
     return SQSJobQueue(
-        boto3.client("sqs", config=_SEND_CONFIG),
+        boto3.client("sqs", config=SEND_CONFIG),
         {"interactive": settings.interactive_queue_url, "batch": settings.batch_queue_url},
         on_failure=lambda error_class: telemetry.event("send_failed", error_class=error_class),
     )

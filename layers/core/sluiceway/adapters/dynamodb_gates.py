@@ -3,7 +3,7 @@
 Coordination rows, by `coordination_key`:
     gate#<vendor>#<vendor model>        the attributes of domain.gate.Gate; `paused_by`, a token of
                                         the last call that paused or resumed it; `token_lead_us`
-                                        (see _lead) and `settled_by` (see settle)
+                                        (see _keep_lead) and `settled_by` (see settle)
     gate#<vendor>#<vendor model>#<n>    the other shards of a gate that is hotter than a partition
     running#<vendor>                    for each room a map: token of a worker -> when it has left
     running#lane:<lane>                 the same, for each tenant and model that is held to a share
@@ -220,9 +220,7 @@ class DynamoDBGates:
                     "until": new.closed_until_ms,
                     "refused": new.refused_permille,
                     "returns": new.returns_from_ms,
-                    "request": new.next_request_at_us,
-                    "token": new.next_token_at_us,
-                    "lead": new.next_token_at_us - new.next_request_at_us,
+                    **_lines_of(new),
                 },
             )
         )
@@ -280,9 +278,7 @@ class DynamoDBGates:
                     "until": down.closed_until_ms,
                     "probing": True,
                     "failures": down.failures,
-                    "request": down.next_request_at_us,
-                    "token": down.next_token_at_us,
-                    "lead": down.next_token_at_us - down.next_request_at_us,
+                    **_lines_of(down),
                 },
             )
         )
@@ -359,9 +355,7 @@ class DynamoDBGates:
                         "version": gate.version,
                         "new_version": new.version,
                         "by": token,
-                        "request": new.next_request_at_us,
-                        "token": new.next_token_at_us,
-                        "lead": new.next_token_at_us - new.next_request_at_us,
+                        **_lines_of(new),
                     },
                 )
             )
@@ -494,6 +488,7 @@ def _of_version(version: int) -> str:
 
 
 def _emptied(limits: Limits) -> list[str]:
+    """Begins the lines of the limits anew: those of `_lines_of` a gate."""
     return [
         f"#{name} = :{value}"
         for name, value, limit in (
@@ -503,6 +498,11 @@ def _emptied(limits: Limits) -> list[str]:
         )
         if limit
     ]
+
+
+def _lines_of(gate: Gate) -> dict[str, int]:
+    request_us, token_us = gate.next_request_at_us, gate.next_token_at_us
+    return {"request": request_us, "token": token_us, "lead": token_us - request_us}
 
 
 def _update(limits: Limits, sets: Sequence[str], *removes: str) -> str:
