@@ -18,9 +18,18 @@ from sluiceway.adapters.dynamodb_jobs import DynamoDBJobs, TableNames, _values_o
 from sluiceway.adapters.dynamodb_partner_keys import DynamoDBPartnerKeys
 from sluiceway.adapters.dynamodb_state import DynamoDBState
 from sluiceway.domain import job as transitions
+from sluiceway.domain.catalogue import Catalogue
 from sluiceway.ports import Started, Submitted
+from sluiceway.usecases.sweep_jobs import Sweeper, Swept, sweep_jobs
 
-from tests.fakes.in_memory import LeaseRow, World
+from tests.fakes.in_memory import (
+    InMemoryBacklogs,
+    InMemoryGates,
+    InMemoryLatencies,
+    InMemoryState,
+    LeaseRow,
+    World,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,10 +42,12 @@ if TYPE_CHECKING:
         AuditLog,
         Backlogs,
         DueJobs,
+        JobQueue,
         JobStore,
         PartnerKeys,
         ResultCache,
         StateStore,
+        Telemetry,
     )
 
     from tests.fakes.in_memory import FakeClock
@@ -319,4 +330,28 @@ def store_on(
         backlogs=DynamoDBBacklogs(table, tables.names.coordination, clock=clock),
         rows=DynamoDBRows(client, tables.names),
         clock=clock,
+    )
+
+
+def sweep(
+    jobs: JobStore, due_jobs: DueJobs, queue: JobQueue, *, clock: FakeClock, telemetry: Telemetry
+) -> Swept:
+    """One pass over these stores, with nothing paused and nothing shut."""
+    world = World()
+    return sweep_jobs(
+        Sweeper(
+            jobs=jobs,
+            state=InMemoryState(world),
+            due_jobs=due_jobs,
+            queue=queue,
+            clock=clock,
+            telemetry=telemetry,
+            time_left_ms=lambda: 60_000,
+            pause=clock.pause,
+            gates=InMemoryGates(world),
+            latencies=InMemoryLatencies(world),
+            catalogue=Catalogue(),
+            backlogs=InMemoryBacklogs(world),
+            workers={"interactive": 8, "batch": 2},
+        )
     )

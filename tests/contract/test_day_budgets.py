@@ -7,12 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 from sluiceway.domain import job as transitions
-from sluiceway.domain.catalogue import Catalogue
 from sluiceway.domain.errors import StoreBusyError
 from sluiceway.domain.job import JobStatus
 from sluiceway.domain.request import MAX_DEADLINE_S
 from sluiceway.ports import Applied, BudgetSpent, CapReached, Claimed, DayBudget, Submitted
-from sluiceway.usecases.sweep_jobs import Sweeper, sweep_jobs
 
 from tests.contract.clients import (
     FaultyClient,
@@ -20,17 +18,16 @@ from tests.contract.clients import (
     coordination_keys,
     timed_out,
 )
-from tests.contract.harness import DynamoDBRows, store_on
+from tests.contract.harness import (
+    DynamoDBRows,
+    store_on,
+    sweep,
+)
 from tests.fakes.examples import a_job, a_refresh, an_entry, completed, failed, redriven
 from tests.fakes.in_memory import (
     NOW_MS,
-    InMemoryBacklogs,
-    InMemoryGates,
-    InMemoryLatencies,
     InMemoryQueue,
-    InMemoryState,
     RecordingTelemetry,
-    World,
 )
 
 if TYPE_CHECKING:
@@ -564,22 +561,12 @@ def test_sweep_passes_over_who_cannot_be_settled_as_its_day_is_damaged(
     damage(dynamodb, tables, f"day#acme#{bad.day}", "cost_nanos")
     telemetry = RecordingTelemetry()
 
-    swept = sweep_jobs(
-        Sweeper(
-            jobs=dynamodb_store.jobs,
-            state=InMemoryState(World()),
-            due_jobs=dynamodb_store.due_jobs,
-            queue=InMemoryQueue(),
-            clock=clock,
-            telemetry=telemetry,
-            time_left_ms=lambda: 60_000,
-            pause=clock.pause,
-            gates=InMemoryGates(World()),
-            latencies=InMemoryLatencies(World()),
-            catalogue=Catalogue(),
-            backlogs=InMemoryBacklogs(World()),
-            workers={"interactive": 8, "batch": 2},
-        )
+    swept = sweep(
+        dynamodb_store.jobs,
+        dynamodb_store.due_jobs,
+        InMemoryQueue(),
+        clock=clock,
+        telemetry=telemetry,
     )
 
     assert swept.settled == 1

@@ -8,23 +8,19 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from sluiceway.adapters.dynamodb import to_item
 from sluiceway.domain import job as transitions
-from sluiceway.domain.catalogue import Catalogue
 from sluiceway.domain.errors import DamagedRowError
 from sluiceway.domain.job import DUE_SHARDS, JobStatus
 from sluiceway.domain.ticket import Ticket
 from sluiceway.ports import DueJob, IndexedJob
-from sluiceway.usecases.sweep_jobs import Sweeper, sweep_jobs
 
+from tests.contract.harness import (
+    sweep,
+)
 from tests.fakes.examples import a_job, completed, failed, redriven, retrying
 from tests.fakes.in_memory import (
     NOW_MS,
-    InMemoryBacklogs,
-    InMemoryGates,
-    InMemoryLatencies,
     InMemoryQueue,
-    InMemoryState,
     RecordingTelemetry,
-    World,
 )
 
 if TYPE_CHECKING:
@@ -33,7 +29,10 @@ if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
     from sluiceway.domain.job import Job
 
-    from tests.contract.harness import Store, Tables
+    from tests.contract.harness import (
+        Store,
+        Tables,
+    )
     from tests.fakes.in_memory import FakeClock
 
 FAR_MS = NOW_MS + 10**9
@@ -361,23 +360,7 @@ def test_damaged_row_is_told_and_keeps_no_other_job_from_the_sweep(
     with pytest.raises(DamagedRowError):
         jobs.get(bad.tenant, bad.job_id)
     due_jobs = dynamodb_store.due_jobs
-    swept = sweep_jobs(
-        Sweeper(
-            jobs=jobs,
-            state=InMemoryState(World()),
-            due_jobs=due_jobs,
-            queue=queue,
-            clock=clock,
-            telemetry=telemetry,
-            time_left_ms=lambda: 60_000,
-            pause=clock.pause,
-            gates=InMemoryGates(World()),
-            latencies=InMemoryLatencies(World()),
-            catalogue=Catalogue(),
-            backlogs=InMemoryBacklogs(World()),
-            workers={"interactive": 8, "batch": 2},
-        )
-    )
+    swept = sweep(jobs, due_jobs, queue, clock=clock, telemetry=telemetry)
 
     assert swept.sent == 1
     assert [job_id for _, _, job_id in queue.sends] == [good.job_id]

@@ -1341,19 +1341,6 @@ def test_rooms_of_a_lane_are_no_vendors(place: Place) -> None:
     assert set(place.inside(ACME)) == set(place.inside(LANE_CHAT)) == {"a", "b", "c"}
 
 
-def test_share_that_shrank_lets_nobody_in_until_enough_have_left(place: Place) -> None:
-    gates = place.gates()
-    for token in ("a", "b", "c"):
-        enter(gates, ACME, token=token)
-    smaller = replace(ACME, places=2)
-
-    gates.leave([ACME], "a")
-    assert not enter(gates, smaller, token="d")
-
-    gates.leave([ACME], "b")
-    assert enter(gates, smaller, token="d")
-
-
 def test_lane_of_two_hundred_tenants_keeps_few_empty_rooms(tables: OnDynamoDB) -> None:
     gates = tables.gates()
     for number in range(200):
@@ -1500,15 +1487,18 @@ def test_hundreds_of_dead_are_cleared_in_some_looks(place: Place) -> None:
     assert len(place.inside(narrow)) == 5
 
 
-def test_room_that_was_made_smaller_lets_nobody_in_until_it_is_emptier(place: Place) -> None:
+@pytest.mark.parametrize("room", [ALL, ACME], ids=["of a vendor", "a share of a lane"])
+def test_room_that_was_made_smaller_lets_nobody_in_until_it_is_emptier(
+    place: Place, room: Room
+) -> None:
     gates = place.gates()
     for token in ("a", "b", "c"):
-        enter(gates, ALL, token=token)
-    smaller = replace(ALL, places=2)
+        enter(gates, room, token=token)
+    smaller = replace(room, places=2)
 
-    gates.leave([ALL], "a")
+    gates.leave([room], "a")
     assert not enter(gates, smaller, token="d")
-    gates.leave([ALL], "b")
+    gates.leave([room], "b")
     assert enter(gates, smaller, token="d")
 
 

@@ -14,21 +14,17 @@ from moto import mock_aws
 from pydantic import TypeAdapter, ValidationError
 from sluiceway.adapters.sqs_queue import SQSJobQueue, read_body
 from sluiceway.domain import job as transitions
-from sluiceway.domain.catalogue import Catalogue, Name
+from sluiceway.domain.catalogue import Name
 from sluiceway.domain.errors import StoreBusyError
-from sluiceway.usecases.sweep_jobs import Sweeper, sweep_jobs
 
+from tests.contract.harness import sweep
 from tests.fakes.examples import a_job
 from tests.fakes.in_memory import (
     NOW_MS,
     FakeClock,
-    InMemoryBacklogs,
     InMemoryDueJobs,
-    InMemoryGates,
     InMemoryJobs,
-    InMemoryLatencies,
     InMemoryQueue,
-    InMemoryState,
     RecordingTelemetry,
     World,
 )
@@ -319,22 +315,12 @@ def test_sqs_message_of_a_sweep_carries_the_submits_trace_without_its_lineage(
     world, clock = World(), FakeClock()
     job = a_job(trace_header=f"{root};Lineage=1:5759e988:3|2:53995c3f:14", due_at_epoch_ms=NOW_MS)
     world.jobs[job.tenant, job.job_id] = replace(job, due_shard=transitions.due_shard(job.job_id))
-    sweep_jobs(
-        Sweeper(
-            jobs=InMemoryJobs(world, clock=clock),
-            state=InMemoryState(world),
-            due_jobs=InMemoryDueJobs(world),
-            queue=sqs.queue,
-            clock=clock,
-            telemetry=RecordingTelemetry(),
-            time_left_ms=lambda: 60_000,
-            pause=clock.pause,
-            gates=InMemoryGates(World()),
-            latencies=InMemoryLatencies(World()),
-            catalogue=Catalogue(),
-            backlogs=InMemoryBacklogs(world),
-            workers={"interactive": 8, "batch": 2},
-        )
+    sweep(
+        InMemoryJobs(world, clock=clock),
+        InMemoryDueJobs(world),
+        sqs.queue,
+        clock=clock,
+        telemetry=RecordingTelemetry(),
     )
 
     (message,) = sqs.receive("interactive")

@@ -252,7 +252,7 @@ def test_lane_gives_one_message_at_a_time_and_reads_partial_failures(mapping: st
 
 
 def test_a_send_ends_within_its_limit() -> None:
-    config: Any = bootstrap._SEND_CONFIG
+    config: Any = bootstrap.SEND_CONFIG
 
     tries = config.retries["total_max_attempts"]
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError, NoCredentialsError
-from click.testing import CliRunner, Result
 from moto import mock_aws
 from sluiceway.adapters.dynamodb import Table
 from sluiceway.domain import catalogue as catalogues
@@ -18,7 +17,6 @@ from sluiceway.domain.errors import StoreBusyError
 from sluiceway.domain.payload import Payload
 from sluiceway.ports import AuditRecord
 from sluiceway_cli.api import Api
-from sluiceway_cli.main import cli
 from sluiceway_cli.target import Target
 
 from tests.fakes.examples import a_job, a_partner_key, a_refresh, an_entry, completed
@@ -27,12 +25,10 @@ from tests.fakes.in_memory import (
     FakeClock,
     InMemoryAudit,
     InMemoryCache,
-    InMemoryJobs,
-    InMemoryPartnerKeys,
     InMemoryPayloads,
-    InMemoryState,
-    World,
 )
+from tests.unit import desk as desks
+from tests.unit.desk import run, stand_at, told
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -72,26 +68,18 @@ class Replies:
 
 
 @dataclass(frozen=True)
-class Desk(Target):
+class Desk(desks.Desk):
     """An installation in memory, as the commands see it."""
 
-    world: World = field(default_factory=World)
     aws: Replies = field(default_factory=Replies)
 
     def __post_init__(self) -> None:
-        clock = self.clock
-        assert isinstance(clock, FakeClock)
+        super().__post_init__()
         self.__dict__.update(  # in place of the cached properties
             cache=InMemoryCache(self.world),
-            state=InMemoryState(self.world),
-            audit=InMemoryAudit(self.world),
             payloads=InMemoryPayloads(self.world),
-            jobs=InMemoryJobs(self.world, clock=clock),
             _table=Table(self.aws),  # type: ignore[arg-type]
         )
-
-    def partner_keys(self) -> InMemoryPartnerKeys:
-        return InMemoryPartnerKeys(self.world)
 
     def catalogue(self) -> Catalogue:
         return CATALOGUE
@@ -101,11 +89,6 @@ class Desk(Target):
         self.world.entries[entry.cache_key] = entry
         job = completed(replace(job or a_job(), cache_key=entry.cache_key), SECRET)
         self.world.jobs[job.tenant, job.job_id] = job
-
-    @property
-    def done(self) -> list[tuple[str, str]]:
-        """Action and subject of each record."""
-        return [(record.action, record.subject) for record in self.world.audit]
 
 
 @pytest.fixture
@@ -135,21 +118,7 @@ def on_aws(monkeypatch: pytest.MonkeyPatch, desk: Desk) -> Desk:
 
 
 def at_desk(monkeypatch: pytest.MonkeyPatch, desk: Desk) -> None:
-    for module in ("main", "cache_commands", "audit_commands"):
-        monkeypatch.setattr(f"sluiceway_cli.{module}.find_target", lambda _: desk)
-
-
-def run(*arguments: str) -> Result:
-    result = CliRunner().invoke(cli, arguments)
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    return result
-
-
-def told(*arguments: str, code: int = 0) -> Any:
-    """What the command prints with `--json`."""
-    result = run(*arguments, "--json")
-    assert result.exit_code == code, result.output
-    return json.loads(result.stdout)
+    stand_at(monkeypatch, desk, "cache_commands", "audit_commands")
 
 
 def entry(**changes: Any) -> CacheEntry:

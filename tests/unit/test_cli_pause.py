@@ -2,33 +2,27 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from botocore.exceptions import ClientError
-from click.testing import CliRunner, Result
 from sluiceway.domain import catalogue as catalogues
 from sluiceway.domain import job as transitions
 from sluiceway.domain.gate import Gate
 from sluiceway.domain.job import SEND_STARTS_WITHIN_MS, Job
 from sluiceway_cli import moves
-from sluiceway_cli.main import cli
-from sluiceway_cli.target import Target
 
 from tests.fakes.examples import a_job, a_partner_key, completed, failed, retrying
 from tests.fakes.in_memory import (
     NOW_MS,
     FakeClock,
-    InMemoryAudit,
     InMemoryGates,
     InMemoryJobs,
-    InMemoryPartnerKeys,
     InMemoryQueue,
-    InMemoryState,
-    World,
 )
+from tests.unit import desk as desks
+from tests.unit.desk import run, stand_at, told
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -90,30 +84,22 @@ class Mappings:
 
 
 @dataclass(frozen=True)
-class Desk(Target):
+class Desk(desks.Desk):
     """An installation in memory, as the commands see it."""
 
-    world: World = field(default_factory=World)
     mappings: Mappings = field(default_factory=Mappings)
     sent: InMemoryQueue = field(default_factory=InMemoryQueue)
 
     def __post_init__(self) -> None:
-        clock = self.clock
-        assert isinstance(clock, FakeClock)
+        super().__post_init__()
         self.__dict__.update(  # in place of the cached properties
-            state=InMemoryState(self.world),
             gates=InMemoryGates(self.world),
-            audit=InMemoryAudit(self.world),
-            jobs=InMemoryJobs(self.world, clock=clock),
             queue=self.sent,
         )
 
     def client(self, service: Any, config: Any = None) -> Any:  # noqa: ARG002
         assert service in {"lambda", "sqs"}
         return self.mappings
-
-    def partner_keys(self) -> InMemoryPartnerKeys:
-        return InMemoryPartnerKeys(self.world)
 
     def catalogue(self) -> Catalogue:
         return CATALOGUE
@@ -124,11 +110,6 @@ class Desk(Target):
 
     def row(self, job: Job) -> Job:
         return self.world.jobs[job.tenant, job.job_id]
-
-    @property
-    def done(self) -> list[tuple[str, str]]:
-        """Action and subject of each record."""
-        return [(record.action, record.subject) for record in self.world.audit]
 
 
 @pytest.fixture
@@ -153,21 +134,7 @@ def desk(monkeypatch: pytest.MonkeyPatch, clock: FakeClock) -> Desk:
 
 
 def at_desk(monkeypatch: pytest.MonkeyPatch, desk: Desk) -> None:
-    for module in ("main", "pause_commands"):
-        monkeypatch.setattr(f"sluiceway_cli.{module}.find_target", lambda _: desk)
-
-
-def run(*arguments: str) -> Result:
-    result = CliRunner().invoke(cli, arguments)
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    return result
-
-
-def told(*arguments: str, code: int = 0) -> Any:
-    """What the command prints with `--json`."""
-    result = run(*arguments, "--json")
-    assert result.exit_code == code, result.output
-    return json.loads(result.stdout)
+    stand_at(monkeypatch, desk, "pause_commands")
 
 
 # ------------------------------------------------------------------------------------ subjects
