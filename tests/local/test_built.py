@@ -18,6 +18,9 @@ from sluiceway_cli.api import Api
 from sluiceway_local import deploy, emulator, stack
 from sluiceway_local.processes import wait_for
 
+from tests.template.calls import BACKENDS, DEPS
+from tests.template.rendering import render, render_with
+
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
@@ -25,52 +28,13 @@ BUILD = ROOT / ".aws-sam/build"
 LAYER = BUILD / "CoreLayer/python"
 VALKEY_LAYER = BUILD / "ValkeyLayer/python"
 SOURCES = ROOT / "layers/core/sluiceway"
-FUNCTIONS = (
-    "AuthorizeFunction",
-    "ApiFunction",
-    "RunJobFunction",
-    "SweepJobsFunction",
-    "PublishEventsFunction",
-    "DeliverWebhookFunction",
-)
+FUNCTIONS = sorted(render().of_type("AWS::Lambda::Function"))
 VERSION = "3.13"
 MAX_UNZIPPED_BYTES = 250 * 1024 * 1024
 """Lambda's limit, function and layers together."""
 
 CATALOGUE = "catalogue.toml"
 """The one file that may be replaced between the build and a deployment."""
-
-SETTINGS = {
-    "AuthorizeFunction": ("authorize_deps", ["PARTNERS_TABLE"]),
-    "ApiFunction": (
-        "api_deps",
-        [
-            *("JOBS_TABLE", "COORDINATION_TABLE", "PAYLOAD_BUCKET"),
-            *("INTERACTIVE_QUEUE_URL", "BATCH_QUEUE_URL", "TARGET"),
-        ],
-    ),
-    "SweepJobsFunction": (
-        "sweep_deps",
-        ["JOBS_TABLE", "COORDINATION_TABLE", "INTERACTIVE_QUEUE_URL", "BATCH_QUEUE_URL"],
-    ),
-    "PublishEventsFunction": ("publish_deps", ["EVENT_BUS", "WEBHOOK_QUEUE_URL"]),
-    "DeliverWebhookFunction": ("deliver_deps", ["JOBS_TABLE", "WEBHOOK_QUEUE_URL", "TARGET"]),
-    "RunJobFunction": (
-        "run_deps",
-        [
-            *("JOBS_TABLE", "COORDINATION_TABLE", "PAYLOAD_BUCKET"),
-            *("INTERACTIVE_QUEUE_URL", "BATCH_QUEUE_URL", "LEASE_S"),
-        ],
-    ),
-}
-
-BACKENDS = {
-    "dynamodb": {"CACHE_BACKEND": "dynamodb", "CACHE_TABLE": "100"},
-    "valkey": {"CACHE_BACKEND": "valkey", "CACHE_URL": "valkeys://cache.invalid:6379"},
-}
-"""The settings of the cache, for the functions that have one."""
-
-WITH_CACHE = ("ApiFunction", "SweepJobsFunction", "RunJobFunction")
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
@@ -94,6 +58,13 @@ def stale() -> bool:
         ),
     ]
     return any(path.stat().st_mtime > built_at for path in sources)
+
+
+def settings_of(function: str, backend: str) -> dict[str, str]:
+    """The names that the template sets, and the values that are read before they are used."""
+    variables = render_with(backend).properties(function)["Environment"]["Variables"]
+    read = {"CACHE_BACKEND": backend, "CACHE_URL": "valkeys://cache.invalid:6379"}
+    return {name: read.get(name, "100") for name in variables if not name.startswith("POWERTOOLS_")}
 
 
 def runs(python: str) -> bool:
@@ -184,40 +155,23 @@ def test_built_handler_takes_everything_from_the_layer(function: str, run: Any) 
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
-def test_built_function_wires_itself_from_its_settings(function: str, run: Any) -> None:
-    builder, names = SETTINGS[function]
-    code = (
-        "import app, json\n"
-        "from sluiceway import bootstrap\n"
-        f"print(json.dumps(type(bootstrap.{builder}()).__name__))"
-    )
-    settings = dict.fromkeys(names, "100")
-    if function in WITH_CACHE:
-        settings |= BACKENDS["dynamodb"]
-
-    deps = run(function, code, AWS_DEFAULT_REGION="us-east-1", **settings)
-
-    assert deps.endswith("Deps")
-
-
-@pytest.mark.parametrize("function", WITH_CACHE)
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_built_function_loads_the_client_of_valkey_for_valkey_alone(
+def test_built_function_wires_itself_from_its_settings(
     function: str, backend: str, run: Any
 ) -> None:
-    builder, names = SETTINGS[function]
+    builder = DEPS[function][0].__name__
     code = (
         "import app, json, sys\n"
         "from sluiceway import bootstrap\n"
-        f"bootstrap.{builder}()\n"
-        "print(json.dumps('valkey' in sys.modules))"
+        f"print(json.dumps([type(bootstrap.{builder}()).__name__, 'valkey' in sys.modules]))"
     )
     layers = [VALKEY_LAYER] if backend == "valkey" else []
-    settings = dict.fromkeys(names, "100") | BACKENDS[backend]
+    settings = settings_of(function, backend)
 
-    loaded = run(function, code, *layers, AWS_DEFAULT_REGION="us-east-1", **settings)
+    deps, valkey_loaded = run(function, code, *layers, AWS_DEFAULT_REGION="us-east-1", **settings)
 
-    assert loaded is (backend == "valkey")
+    assert deps.endswith("Deps")
+    assert valkey_loaded is (settings.get("CACHE_BACKEND") == "valkey")
 
 
 # ------------------------------------------------------------------------------------ contents

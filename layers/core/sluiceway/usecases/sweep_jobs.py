@@ -411,10 +411,12 @@ def _let_in(waiting: list[IndexedJob], sweeper: Sweeper) -> list[IndexedJob]:
     now_ms = sweeper.clock.now_ms()
     try:
         paused_tenants = sweeper.state.read().paused_tenants
-        gates = {name: _gate_shut(name, now_ms, sweeper) for name in {job.model for job in waiting}}
+        closed_at = {
+            name: _gate_shut(name, now_ms, sweeper) for name in {job.model for job in waiting}
+        }
     except StoreBusyError:  # the jobs don't wait for a figure
         return waiting
-    shut = {name for name, closed in gates.items() if closed is not None and not closed.far}
+    shut = {name for name, closed in closed_at.items() if closed is not None and not closed.far}
     return [job for job in waiting if job.tenant not in paused_tenants and job.model not in shut]
 
 
