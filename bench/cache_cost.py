@@ -26,11 +26,12 @@ import boto3
 from samtranslator.yaml_helper import yaml_parse
 from sluiceway.adapters.dynamodb import to_item
 from sluiceway.adapters.dynamodb_cache import _values_of as row_of_entry
-from sluiceway.bootstrap import ApiDeps, RunDeps
+from sluiceway.bootstrap import RunDeps
 from sluiceway.domain import catalogue
 from sluiceway.domain.freshness import CacheEntry
 from sluiceway.domain.payload import INLINE_RESULT_BYTES, Payload, compress
 from sluiceway.ports import JobStore, ResultCache, VendorAnswer
+from sluiceway.routes.request import ApiDeps
 from sluiceway.telemetry import PowertoolsTelemetry
 from sluiceway.usecases.invalidate_cache import Invalidator
 from sluiceway.usecases.run_job import Worker
@@ -49,6 +50,7 @@ from tests.fakes.in_memory import (
     InMemoryBacklogs,
     InMemoryCache,
     InMemoryGates,
+    InMemoryJobLists,
     InMemoryJobs,
     InMemoryLatencies,
     InMemoryPayloads,
@@ -366,7 +368,10 @@ class Handlers:
             invalidator=Invalidator(
                 self.shelf.cache, shared, InMemoryAudit(world), clock, telemetry
             ),
+            lists=InMemoryJobLists(world),
             telemetry=telemetry,
+            pause=clock.pause,
+            idempotency=lambda: None,
         )
         self._run_deps = RunDeps(
             worker=Worker(

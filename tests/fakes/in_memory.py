@@ -13,6 +13,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING
 
+from aws_lambda_powertools.utilities.idempotency import BasePersistenceLayer
+from aws_lambda_powertools.utilities.idempotency.exceptions import (
+    IdempotencyItemAlreadyExistsError,
+    IdempotencyItemNotFoundError,
+)
+from sluiceway.adapters.dynamodb_job_lists import MOST_READ
 from sluiceway.domain import timeouts
 from sluiceway.domain.backlog import TELLS_FOR_MS, Backlog
 from sluiceway.domain.errors import StoreBusyError
@@ -39,6 +45,7 @@ from sluiceway.ports import (
     DueJob,
     Found,
     IndexedJob,
+    JobPage,
     LeaseHeld,
     Moved,
     PartnerKey,
@@ -54,6 +61,7 @@ from sluiceway.telemetry import EVENTS
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from aws_lambda_powertools.utilities.idempotency.persistence.datarecord import DataRecord
     from sluiceway.domain.catalogue import Vendor
     from sluiceway.domain.errors import VendorError
     from sluiceway.domain.freshness import CacheEntry
@@ -145,6 +153,7 @@ class World:
     payloads: dict[str, bytes] = field(default_factory=dict)
     keys: dict[str, PartnerKey] = field(default_factory=dict)
     """By hash."""
+    idempotency: dict[str, DataRecord] = field(default_factory=dict)
     counters_busy: bool = False
     """Claims and counters can't be written: others always get in the way."""
     written_by: dict[tuple[str, str], object] = field(default_factory=dict)
@@ -440,6 +449,48 @@ class InMemoryJobs:
         self._world.day_cost_nanos[old.tenant, old.day] -= old.budgeted_nanos
         self._world.day_cost_nanos[new.tenant, new.day] += new.budgeted_nanos
         self._world.written_by[old.tenant, old.job_id] = self
+
+
+class InMemoryJobLists:
+    """A tenant's jobs, many at once (port JobLists)."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def page(
+        self,
+        tenant: str,
+        *,
+        limit: int,
+        after: str | None = None,
+        status: JobStatus | None = None,
+        model: str | None = None,
+    ) -> JobPage:
+        with self._world.lock:
+            rows = sorted(
+                (
+                    job
+                    for job in self._world.jobs.values()
+                    if job.tenant == tenant and (after is None or job.job_id < after)
+                ),
+                key=lambda job: job.job_id,
+                reverse=True,
+            )
+        found: list[Job] = []
+        for read, job in enumerate(rows, 1):
+            if status in {None, job.status} and model in {None, job.model}:
+                found.append(job)
+            if len(found) > limit:
+                return JobPage(found[:limit], has_more=True, last_id=found[limit - 1].job_id)
+            if read == MOST_READ and read < len(rows):
+                return JobPage(found, has_more=True, last_id=job.job_id)
+        last = found[-1].job_id if found else None
+        return JobPage(found, has_more=False, last_id=last)
+
+    def get(self, tenant: str, job_ids: Sequence[str]) -> dict[str, Job]:
+        with self._world.lock:
+            jobs = self._world.jobs
+            return {one: jobs[tenant, one] for one in job_ids if (tenant, one) in jobs}
 
 
 class InMemoryDueJobs:
@@ -931,3 +982,32 @@ class RecordingTelemetry:
     def span(self, name: str, job: Job) -> Iterator[None]:
         self.spans.append((name, job.job_id))
         yield
+
+
+class InMemoryIdempotency(BasePersistenceLayer):
+    """What Powertools keeps of requests with an Idempotency-Key."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        super().__init__()  # type: ignore[no-untyped-call]
+
+    def _get_record(self, idempotency_key: str) -> DataRecord:
+        with self._world.lock:
+            if idempotency_key not in self._world.idempotency:
+                raise IdempotencyItemNotFoundError
+            return self._world.idempotency[idempotency_key]
+
+    def _put_record(self, data_record: DataRecord) -> None:
+        with self._world.lock:
+            there = self._world.idempotency.get(data_record.idempotency_key)
+            if there is not None and not there.is_expired:
+                raise IdempotencyItemAlreadyExistsError(old_data_record=there)
+            self._world.idempotency[data_record.idempotency_key] = data_record
+
+    def _update_record(self, data_record: DataRecord) -> None:
+        with self._world.lock:
+            self._world.idempotency[data_record.idempotency_key] = data_record
+
+    def _delete_record(self, data_record: DataRecord) -> None:
+        with self._world.lock:
+            self._world.idempotency.pop(data_record.idempotency_key, None)

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sluiceway.bootstrap import ApiDeps, AuthorizeDeps, RunDeps, SweepDeps
+from sluiceway.bootstrap import AuthorizeDeps, RunDeps, SweepDeps
+from sluiceway.routes.request import ApiDeps
 from sluiceway.usecases.invalidate_cache import Invalidator
 from sluiceway.usecases.run_job import Worker
 from sluiceway.usecases.submit_job import Submitter
@@ -28,6 +29,8 @@ from tests.fakes.in_memory import (
     InMemoryCache,
     InMemoryDueJobs,
     InMemoryGates,
+    InMemoryIdempotency,
+    InMemoryJobLists,
     InMemoryJobs,
     InMemoryLatencies,
     InMemoryPartnerKeys,
@@ -41,6 +44,9 @@ from tests.unit.logs import a_context, fresh_telemetry
 from tests.unit.samples import CATALOGUE
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from aws_lambda_powertools.utilities.idempotency import BasePersistenceLayer
     from sluiceway.ports import JobQueue, JobStore, PayloadStore, ResultCache, VendorClient
 
 EVENTS = Path(__file__).parents[2] / "events"
@@ -87,6 +93,8 @@ class Stage:
         self.state = InMemoryState(self.world)
         self.audit = InMemoryAudit(self.world)
         self.rand = 0.5
+        self.pause: Callable[[float], None] = self.clock.pause
+        self.idempotency: BasePersistenceLayer = InMemoryIdempotency(self.world)
         self.payloads: PayloadStore = InMemoryPayloads(self.world)
         self.keys = InMemoryPartnerKeys(self.world)
         self.telemetry = fresh_telemetry(level="INFO")
@@ -135,7 +143,10 @@ class Stage:
                 clock=self.clock,
                 telemetry=self.telemetry,
             ),
+            lists=InMemoryJobLists(self.world),
             telemetry=self.telemetry,
+            pause=self.pause,
+            idempotency=lambda: self.idempotency,
         )
         raw = api.handle(event, a_context(), deps)
         json.dumps(raw)  # Lambda does

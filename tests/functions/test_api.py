@@ -934,8 +934,8 @@ def test_path_that_is_unknown_is_not_found(stage: Stage, path: str, method: str)
     ("path", "allowed"),
     [
         ("/health", "GET, HEAD"),
-        ("/jobs", "POST"),
-        ("/jobs/", "POST"),
+        ("/jobs", "GET, HEAD, POST"),
+        ("/jobs/", "GET, HEAD, POST"),
         (f"/jobs/{JOB_ID}", "GET, HEAD"),
         (f"/jobs/{JOB_ID}/cancel", "POST"),
     ],

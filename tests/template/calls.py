@@ -16,6 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 import boto3
 import pytest
+from aws_lambda_powertools.utilities.idempotency import (
+    BasePersistenceLayer,
+    IdempotencyConfig,
+    idempotent_function,
+)
 from botocore import xform_name
 from botocore.exceptions import ClientError
 from moto import mock_aws
@@ -29,6 +34,7 @@ from sluiceway.domain.gate import OPEN_AFTER_FAILURES, Limits, Room
 from sluiceway.domain.ticket import Ticket
 from sluiceway.domain.webhook import deliveries, target_of
 from sluiceway.ports import AuditRecord, DayBudget, LeaseHeld, Started, Submitted, VendorCall
+from sluiceway.routes.request import ApiDeps
 from sluiceway.usecases.deliver_webhook import Courier
 from sluiceway.usecases.invalidate_cache import Invalidator
 from sluiceway.usecases.run_job import Worker
@@ -38,6 +44,7 @@ from sluiceway.usecases.sweep_jobs import Sweeper
 from tests.fakes import examples
 from tests.fakes.in_memory import NOW_MS, FakeClock
 from tests.template.rendering import RESOURCES, ROOT, render, render_with
+from tests.unit.logs import a_context
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -55,12 +62,16 @@ Names = frozenset[str]
 PORTS = frozenset(
     {"bus", "cache", "due_jobs", "gates", "jobs", "keys", "latencies", "payloads", "queue"}
     | {"audit", "backlogs", "state", "vendors", "webhook_client", "webhook_secrets", "webhooks"}
+    | {"idempotency", "lists"}
 )
-"""The names under which the use cases know the ports that reach AWS."""
+"""The names under which use cases and routes know the ports that reach AWS."""
+
+MADE_LATE = frozenset({"idempotency"})
+"""Those that a route makes at first use, which counts as their one verb."""
 
 DEPS: dict[str, tuple[Any, tuple[type, ...]]] = {
     "AuthorizeFunction": (bootstrap.authorize_deps, (bootstrap.AuthorizeDeps,)),
-    "ApiFunction": (bootstrap.api_deps, (bootstrap.ApiDeps, Submitter, Invalidator)),
+    "ApiFunction": (bootstrap.api_deps, (ApiDeps, Submitter, Invalidator)),
     "RunJobFunction": (bootstrap.run_deps, (bootstrap.RunDeps, Worker)),
     "SweepJobsFunction": (bootstrap.sweep_deps, (bootstrap.SweepDeps, Sweeper)),
     "PublishEventsFunction": (bootstrap.publish_deps, (bootstrap.PublishDeps,)),
@@ -152,7 +163,7 @@ def client_methods(known: set[str]) -> set[str]:
 
 
 def _used_by(path: Path) -> Iterator[Path]:
-    """A module and the use cases that it imports."""
+    """A module, and the routes and use cases that it imports."""
     yield path
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         if not isinstance(node, ast.ImportFrom) or not node.module:
@@ -160,8 +171,8 @@ def _used_by(path: Path) -> Iterator[Path]:
         names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
         for name in names:
             package, _, module = name.rpartition(".")
-            found = _LIBRARY / "usecases" / f"{module}.py"
-            if package == "sluiceway.usecases" and found.exists():
+            found = _LIBRARY / package.removeprefix("sluiceway.") / f"{module}.py"
+            if package in {"sluiceway.usecases", "sluiceway.routes"} and found.exists():
                 yield from _used_by(found)
 
 
@@ -170,6 +181,8 @@ def _method_calls(path: Path) -> Iterator[tuple[Verb, Names]]:
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             verb = ast.unparse(node.func.value).rpartition(".")[2], node.func.attr
+            if verb[1] in MADE_LATE:
+                verb = verb[1], "make"
             yield verb, frozenset(keyword.arg for keyword in node.keywords if keyword.arg)
 
 
@@ -309,6 +322,10 @@ def _run_all_verbs(recorder: _Recorder, session: boto3.Session) -> None:
         recorder.calls.known |= set(session.client(service).meta.method_to_api_mapping)
 
     first = _run_verbs_of_the_api(recorder, api.submitter)
+    lists = recorder.port("lists", api.lists)
+    lists.page(first.tenant, limit=1, after="job_z", status=first.status, model=first.model)
+    lists.get(first.tenant, [first.job_id])
+    recorder.run(("idempotency", "make"), frozenset(), lambda: _use_idempotency(api.idempotency()))
 
     jobs = recorder.port("jobs", run.worker.jobs)
     started = _start(jobs, first)
@@ -364,6 +381,25 @@ def _run_all_verbs(recorder: _Recorder, session: boto3.Session) -> None:
     keys.find(examples.a_partner_key().key_hash)
     keys.revoke(examples.a_partner_key().key_id, now_s=NOW_MS // 1000)
     _keep(recorder.calls, session)
+
+
+def _use_idempotency(store: BasePersistenceLayer) -> None:
+    """All that Powertools does with a record: it is begun, kept, found, and dropped."""
+
+    def act(*, asked: dict[str, str]) -> str:
+        if asked["key"] == "refused":
+            raise StoreBusyError("Not now.", retry_after_s=1)
+        return "done"
+
+    once = idempotent_function(
+        act,
+        data_keyword_argument="asked",
+        persistence_store=store,
+        config=IdempotencyConfig(event_key_jmespath="key", lambda_context=a_context()),
+    )
+    assert once(asked={"key": "kept"}) == once(asked={"key": "kept"})
+    with suppress(StoreBusyError):
+        once(asked={"key": "refused"})
 
 
 def _run_verbs_of_the_api(recorder: _Recorder, submitter: Any) -> Any:

@@ -34,10 +34,10 @@ if TYPE_CHECKING:
         ResultCache,
         WebhookQueue,
     )
+    from sluiceway.routes.request import ApiDeps
     from sluiceway.usecases.deliver_webhook import Courier
     from sluiceway.usecases.invalidate_cache import Invalidator
     from sluiceway.usecases.run_job import Worker
-    from sluiceway.usecases.submit_job import Submitter
     from sluiceway.usecases.sweep_jobs import Sweeper
 
 # botocore's own defaults change between versions, so what the protocol relies on is said here.
@@ -68,6 +68,7 @@ class Settings:
     cache_table: str = ""
     cache_url: str = ""
     coordination_table: str = ""
+    idempotency_table: str = ""
     partners_table: str = ""
     payload_bucket: str = ""
     interactive_queue_url: str = ""
@@ -121,17 +122,6 @@ class AuthorizeDeps:
     keys: "PartnerKeys"
     clock: "Clock"
     telemetry: PowertoolsTelemetry
-
-
-@dataclass(frozen=True, slots=True)
-class ApiDeps:
-    """What the API works with."""
-
-    submitter: "Submitter"
-    invalidator: "Invalidator"
-    telemetry: PowertoolsTelemetry
-    local: bool = False
-    """Callbacks may go anywhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,16 +185,18 @@ def authorize_deps() -> AuthorizeDeps:
 
 
 @cache
-def api_deps() -> ApiDeps:
+def api_deps() -> "ApiDeps":
     """For functions/api."""
     from sluiceway.adapters.dynamodb_audit import DynamoDBAudit  # noqa: PLC0415
     from sluiceway.adapters.dynamodb_backlog import DynamoDBBacklogs  # noqa: PLC0415
+    from sluiceway.adapters.dynamodb_job_lists import DynamoDBJobLists  # noqa: PLC0415
     from sluiceway.adapters.dynamodb_rates import DynamoDBRates  # noqa: PLC0415
     from sluiceway.adapters.dynamodb_state import DynamoDBState  # noqa: PLC0415
+    from sluiceway.routes.request import ApiDeps  # noqa: PLC0415
     from sluiceway.usecases.invalidate_cache import Invalidator  # noqa: PLC0415
     from sluiceway.usecases.submit_job import Submitter  # noqa: PLC0415
 
-    settings = Settings.from_environment(*_STORES, *_LANES, "target")
+    settings = Settings.from_environment(*_STORES, *_LANES, "idempotency_table", "target")
     telemetry = PowertoolsTelemetry()
     catalogue = _catalogue(telemetry)
     table, clock = _table(), SystemClock()
@@ -231,7 +223,10 @@ def api_deps() -> ApiDeps:
             clock=clock,
             telemetry=telemetry,
         ),
+        lists=DynamoDBJobLists(table, settings.jobs_table),
         telemetry=telemetry,
+        pause=time.sleep,
+        idempotency=cache(lambda: _idempotency(table, settings.idempotency_table)),
         local=settings.local,
     )
 
@@ -448,6 +443,14 @@ def _cache(
     from sluiceway.adapters.dynamodb_cache import DynamoDBCache  # noqa: PLC0415
 
     return DynamoDBCache(table, settings.cache_table)
+
+
+def _idempotency(table: Table, name: str) -> Any:
+    from aws_lambda_powertools.utilities.idempotency import (  # noqa: PLC0415
+        DynamoDBPersistenceLayer,
+    )
+
+    return DynamoDBPersistenceLayer(table_name=name, boto3_client=table.client)
 
 
 def _webhooks(settings: Settings, telemetry: PowertoolsTelemetry) -> "WebhookQueue":

@@ -9,6 +9,7 @@ from typing import Any
 
 from sluiceway.domain import ids
 from sluiceway.domain.backlog import Place
+from sluiceway.domain.catalogue import Model
 from sluiceway.domain.errors import (
     BusyError,
     RejectedError,
@@ -24,16 +25,19 @@ STATUS: Mapping[str, int] = {
     "unauthenticated": 401,
     "forbidden": 403,
     "job_not_found": 404,
+    "batch_not_found": 404,
     "cache_miss": 404,
     "model_not_found": 404,
     "route_not_found": 404,
     "method_not_allowed": 405,
     "not_cancellable": 409,
+    "idempotency_in_progress": 409,
     "result_expired": 410,
     "payload_too_large": 413,
     "unsupported_media_type": 415,
     "validation_failed": 422,
     "cost_limit": 422,
+    "idempotency_key_reused": 422,
     "rate_limited": 429,
     "quota_exceeded": 429,
     "internal": 500,
@@ -111,6 +115,50 @@ def problem(error: SluicewayError, request_id: str, **headers: str) -> Reply:
     return Reply(status, body, headers, "application/problem+json")
 
 
+def job_body(
+    job: Job,
+    *,
+    base_path: str,
+    now_ms: int,
+    deduplicated: bool = False,
+    place: Place | None = None,
+) -> dict[str, Any]:
+    """A job as the partner sees it, without its result. `place`: of an open job."""
+    self_url = f"{base_path}/jobs/{job.job_id}"
+    body: dict[str, Any] = {
+        "id": job.job_id,
+        "object": "job",
+        "status": job.status.value,
+        "model": job.model,
+        "priority": job.lane,
+        "created_at": rfc3339(job.created_at_epoch_ms),
+        "started_at": rfc3339(job.started_at_epoch_ms),
+        "completed_at": rfc3339(job.completed_at_epoch_ms or job.failed_at_epoch_ms),
+        "attempts": job.attempts,
+        "deduplicated": deduplicated,
+        "cache": _cache_of(job, now_ms)[0],
+        "metadata": job.metadata,
+        "urls": {"self": self_url, "cancel": f"{self_url}/cancel"},
+    }
+    if place is not None:
+        body["queue"] = _queue(place)
+    if job.result is not None:
+        body["usage"] = {
+            "input_tokens": job.input_tokens,
+            "output_tokens": job.output_tokens,
+            "cost": _cost(job.cost_nanos),
+            "saved": _cost(job.saved_nanos),
+        }
+    if job.error is not None and not job.open:
+        body["error"] = {
+            "code": job.error.code,
+            "message": job.error.message,
+            "retryable": job.error.retryable,
+            "at": rfc3339(job.error.at_epoch_ms),
+        }
+    return body
+
+
 def job_reply(
     status: int,
     job: Job,
@@ -126,51 +174,45 @@ def job_reply(
 
     `place`: of an open job, where it stands.
     """
-    self_url = f"{base_path}/jobs/{job.job_id}"
-    cache, headers = _cache_of(job, now_ms)
-    body: dict[str, Any] = {
-        "id": job.job_id,
-        "object": "job",
-        "status": job.status.value,
-        "model": job.model,
-        "priority": job.lane,
-        "created_at": rfc3339(job.created_at_epoch_ms),
-        "started_at": rfc3339(job.started_at_epoch_ms),
-        "completed_at": rfc3339(job.completed_at_epoch_ms or job.failed_at_epoch_ms),
-        "attempts": job.attempts,
-        "deduplicated": deduplicated,
-        "cache": cache,
-        "metadata": job.metadata,
-        "urls": {"self": self_url, "cancel": f"{self_url}/cancel"},
-    }
-    if place is not None:
-        body["queue"] = _queue(place)
+    body = job_body(job, base_path=base_path, now_ms=now_ms, deduplicated=deduplicated, place=place)
+    headers = _cache_of(job, now_ms)[1]
     if result is not None:
-        body["result"] = _result(result, job.vendor_request_id)
-        body["usage"] = {
-            "input_tokens": job.input_tokens,
-            "output_tokens": job.output_tokens,
-            "cost": _cost(job.cost_nanos),
-            "saved": _cost(job.saved_nanos),
-        }
+        body["result"] = result_body(result, job.vendor_request_id)
     if fallback is not None:
         entry, document = fallback
         body["fallback"] = {
-            "result": _result(document, entry.vendor_request_id),
+            "result": result_body(document, entry.vendor_request_id),
             "age_s": entry.age_s(now_ms),
         }
-    if job.error is not None and not job.open:
-        body["error"] = {
-            "code": job.error.code,
-            "message": job.error.message,
-            "retryable": job.error.retryable,
-            "at": rfc3339(job.error.at_epoch_ms),
-        }
     if status == 202:  # noqa: PLR2004
-        headers["Location"] = self_url
+        headers["Location"] = body["urls"]["self"]
     if job.open:
         headers["Retry-After"] = str(_poll_after_s(place))
     return Reply(status, body, headers)
+
+
+def list_reply(data: list[dict[str, Any]], *, has_more: bool, last_id: str | None) -> Reply:
+    """A page of a list; `last_id` is the `after` of the next one."""
+    body = {"object": "list", "data": data, "has_more": has_more, "last_id": last_id}
+    return Reply(200, body, {})
+
+
+def models_reply(models: Mapping[str, Model]) -> Reply:
+    """The models in OpenAI's list form, with their version beside it.
+
+    `created` is there for OpenAI's clients; a catalogue doesn't know it.
+    """
+    data = [
+        {
+            "id": name,
+            "object": "model",
+            "created": 0,
+            "owned_by": model.vendor,
+            "version": model.version,
+        }
+        for name, model in sorted(models.items())
+    ]
+    return Reply(200, {"object": "list", "data": data}, {})
 
 
 def with_rate(reply: Reply, rate: RateLeft | None) -> Reply:
@@ -241,7 +283,7 @@ def hit_reply(
         "attempts": 0,
         "deduplicated": False,
         "cache": _cache_of_entry(entry, freshness, now_ms),
-        "result": _result(result, entry.vendor_request_id),
+        "result": result_body(result, entry.vendor_request_id),
         "usage": {
             "input_tokens": entry.input_tokens,
             "output_tokens": entry.output_tokens,
@@ -304,7 +346,8 @@ def invalidated_reply(
     return Reply(200, {name: value for name, value in body.items() if value is not None}, {})
 
 
-def _result(document: bytes, vendor_request_id: str | None) -> dict[str, Any]:
+def result_body(document: bytes, vendor_request_id: str | None) -> dict[str, Any]:
+    """A result document as the partner sees it."""
     return {**json.loads(document), "vendor_request_id": vendor_request_id}
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from sluiceway.domain.freshness import CacheEntry
-from sluiceway.domain.job import Job
+from sluiceway.domain.job import Job, JobStatus
 from sluiceway.domain.lease import Lease
 
 if TYPE_CHECKING:  # the authorizer needs none of it, nor pydantic
@@ -217,6 +217,43 @@ class JobStore(Protocol):
 
     def drop_callback(self, tenant: str, job_id: str, url: str) -> None:
         """Takes an address away from a job, whatever its status; again changes nothing."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class JobPage:
+    """Some jobs of a tenant, newest first."""
+
+    jobs: Sequence[Job]
+    has_more: bool
+    last_id: str | None
+    """Behind which the next page begins; None when this one is empty and the last."""
+
+
+class JobLists(Protocol):
+    """A tenant's jobs, many at once; read consistently. A damaged row is left out."""
+
+    def page(
+        self,
+        tenant: str,
+        *,
+        limit: int,
+        after: str | None = None,
+        status: JobStatus | None = None,
+        model: str | None = None,
+    ) -> JobPage:
+        """The jobs older than `after`, newest first.
+
+        A page that is filtered may have fewer than `limit` jobs, or none, and still have more
+        behind it: 1,000 rows are read at most.
+        """
+        ...
+
+    def get(self, tenant: str, job_ids: Sequence[str]) -> Mapping[str, Job]:
+        """Those of the jobs that there are, by id; up to 100 ids.
+
+        Raises StoreBusyError when not all could be read.
+        """
         ...
 
 

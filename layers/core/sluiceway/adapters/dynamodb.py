@@ -6,7 +6,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 from boto3.dynamodb.types import Binary, TypeDeserializer, TypeSerializer
@@ -213,14 +213,23 @@ class Table:
     ) -> list[dict[str, Any] | None]:
         """The items of up to 100 keys, in their order, read consistently.
 
-        Raises StoreBusyError when a throttle left some of them out.
+        More than 16 MB take several calls. Raises StoreBusyError when a throttle left some out.
         """
         request: Any = {table: {"Keys": [to_item(key) for key in keys], "ConsistentRead": True}}
-        answer = self._read(lambda: self.client.batch_get_item(RequestItems=request))
-        if answer.get("UnprocessedKeys"):
-            raise StoreBusyError("The tables are busy.", retry_after_s=1)
-        items = [from_item(item) for item in answer["Responses"].get(table, ())]
+        items: list[dict[str, Any]] = []
+        while request:
+            answer = self._read(partial(self.client.batch_get_item, RequestItems=request))
+            found = answer["Responses"].get(table, ())
+            items += [from_item(item) for item in found]
+            request = answer.get("UnprocessedKeys")
+            if request and not found:
+                raise StoreBusyError("The tables are busy.", retry_after_s=1)
         return [next((item for item in items if key.items() <= item.items()), None) for key in keys]
+
+    def query(self, **request: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+        """One page: its items, and the whole answer. `request` is that of Query."""
+        answer = self._read(lambda: self.client.query(**request))
+        return [from_item(item) for item in answer["Items"]], answer
 
     def _read(self, call: Callable[[], Any]) -> Any:
         answer = self._patiently(call, MAX_TRIES)

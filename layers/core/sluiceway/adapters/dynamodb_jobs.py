@@ -96,7 +96,7 @@ class DynamoDBJobs:
     def get(self, tenant: str, job_id: str) -> Job | None:
         """See JobStore."""
         values = self._table.read(self._names.jobs, _job_key(tenant, job_id))
-        return None if values is None else _job_of(values)
+        return None if values is None else job_of(values)
 
     # ------------------------------------------------------------------ submit
 
@@ -424,7 +424,7 @@ class DynamoDBJobs:
             row = self._table.read(self._names.jobs, _job_key(old.tenant, old.job_id))
         if row is None:
             return Moved(None)
-        current = _job_of(row)
+        current = job_of(row)
         ours = row.get("written_by") == self._writer
         return Applied(current) if ours and current.version == new.version else Moved(current)
 
@@ -648,7 +648,7 @@ class DynamoDBJobs:
 
     def _seen(self, refusal: Refusal, job: Job) -> Job | None:
         """The job in a refusal; read again where an emulator leaves it out."""
-        return _job_of(refusal.old) if refusal.old else self.get(job.tenant, job.job_id)
+        return job_of(refusal.old) if refusal.old else self.get(job.tenant, job.job_id)
 
 
 # ------------------------------------------------------------------------------------ rows
@@ -710,8 +710,11 @@ _TYPES: dict[str, Any] = {
 }
 
 
-def _job_of(values: Mapping[str, Any]) -> Job:
-    """Raises DamagedRowError: one row mustn't stop whoever looks at many."""
+def job_of(values: Mapping[str, Any]) -> Job:
+    """The job in a row's values.
+
+    Raises DamagedRowError: one row mustn't stop whoever looks at many.
+    """
     try:
         _check_types(values)
         return _parsed(values)

@@ -69,6 +69,18 @@ class CacheMissError(RejectedError):
     code = "cache_miss"
 
 
+class BatchNotFoundError(RejectedError):
+    """No such batch for this tenant; another tenant's batch is the same."""
+
+    code = "batch_not_found"
+
+
+class IdempotencyKeyReusedError(RejectedError):
+    """The Idempotency-Key came before, with another body."""
+
+    code = "idempotency_key_reused"
+
+
 class RouteNotFoundError(RejectedError):
     """No such path."""
 
@@ -105,7 +117,7 @@ class UnsupportedMediaTypeError(RejectedError):
     code = "unsupported_media_type"
 
 
-# ------------------------------------------------------------------ not now (429, 503)
+# ------------------------------------------------------------------ not now (409, 429, 503)
 
 
 class BusyError(SluicewayError):
@@ -121,6 +133,12 @@ class CostLimitError(RejectedError):
     """The job may cost more than it may: by its own `max_cost`, or by what a minute allows."""
 
     code = "cost_limit"
+
+
+class IdempotencyInProgressError(BusyError):
+    """The first request with this Idempotency-Key is still being answered."""
+
+    code = "idempotency_in_progress"
 
 
 class RateLimitedError(BusyError):

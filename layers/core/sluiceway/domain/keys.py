@@ -94,9 +94,14 @@ def keys_of(work: Work) -> Keys:
     )
 
 
-def _digest(kind: str, value: Any) -> str:
+def digest_of(value: Any) -> str:
+    """Of a JSON value: 43 URL-safe characters, the same for the same meaning."""
     digest = hashlib.sha256(rfc8785.dumps(_canonical(value))).digest()
-    return f"{kind}{SCHEMA_VERSION}_{base64.urlsafe_b64encode(digest).rstrip(b'=').decode()}"
+    return base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
+
+
+def _digest(kind: str, value: Any) -> str:
+    return f"{kind}{SCHEMA_VERSION}_{digest_of(value)}"
 
 
 def _canonical(value: Any) -> Any:

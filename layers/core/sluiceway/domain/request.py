@@ -141,14 +141,20 @@ class InvalidateRequest(_Strict):
 
 
 def parse_submit(body: bytes, *, local: bool = False) -> SubmitRequest:
-    """The request in `body`. In `local` mode a callback may go anywhere.
+    """The submit in a body.
 
-    Raises PayloadTooLargeError, InvalidRequestError (not JSON as we take it) or
-    ValidationFailedError, which names each wrong member and repeats none of its text.
+    Raises PayloadTooLargeError, InvalidRequestError (not JSON as we take it), and as `submit_of`.
     """
     if len(body) > MAX_BODY_BYTES:
         raise PayloadTooLargeError(f"The body may be {MAX_BODY_BYTES} bytes at most.")
-    value = strict_json.parse(body)
+    return submit_of(strict_json.parse(body), local=local)
+
+
+def submit_of(value: Any, *, local: bool = False) -> SubmitRequest:
+    """The submit that parsed JSON holds. In `local` mode a callback may go anywhere.
+
+    Raises ValidationFailedError, which names each wrong member and repeats none of its text.
+    """
     return _validated(SubmitRequest, value, local=local)
 
 

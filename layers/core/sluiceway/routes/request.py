@@ -1,0 +1,178 @@
+"""What a route needs of a request, and how it answers."""
+
+import base64
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from aws_lambda_powertools.event_handler import Response
+from aws_lambda_powertools.event_handler.api_gateway import BaseRouter
+from aws_lambda_powertools.utilities.typing import LambdaContext
+
+from sluiceway.domain import strict_json
+from sluiceway.domain.errors import (
+    InvalidRequestError,
+    PayloadTooLargeError,
+    SluicewayError,
+    UnsupportedMediaTypeError,
+)
+from sluiceway.domain.request import MAX_BODY_BYTES
+from sluiceway.http import Reply, problem
+from sluiceway.ports import JobLists
+from sluiceway.telemetry import PowertoolsTelemetry, trace_header
+from sluiceway.usecases.authorize import Caller
+from sluiceway.usecases.invalidate_cache import Invalidator
+from sluiceway.usecases.submit_job import Origin, Submitter
+
+_JSON_TYPES = frozenset(
+    {"", "application/json", "application/octet-stream", "application/x-www-form-urlencoded"}
+)
+"""curl calls a body a form unless it is told otherwise, and gateways call one that they took for
+binary an octet-stream; what counts is that it is JSON."""
+
+_TOO_LARGE = f"The body may be {MAX_BODY_BYTES} bytes at most."
+_VISIBLE = re.compile(r"[\x21-\x7e]{1,128}")
+
+
+@dataclass(frozen=True, slots=True)
+class ApiDeps:
+    """What the API works with."""
+
+    submitter: Submitter
+    invalidator: Invalidator
+    lists: JobLists
+    telemetry: PowertoolsTelemetry
+    pause: Callable[[float], None]
+    """Seconds; for requests that wait for their job."""
+    idempotency: Callable[[], Any]
+    """Powertools' persistence layer, made when the first Idempotency-Key comes."""
+    local: bool = False
+    """Callbacks may go anywhere."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """An API Gateway proxy event."""
+
+    event: Mapping[str, Any]
+    context: LambdaContext
+    deps: ApiDeps
+
+    @cached_property
+    def headers(self) -> dict[str, str]:
+        """By their names in lower case."""
+        return {name.lower(): value for name, value in (self.event.get("headers") or {}).items()}
+
+    @property
+    def request_id(self) -> str:
+        """The one that the partner sees."""
+        return str(self.event["requestContext"]["requestId"])
+
+    @property
+    def base_path(self) -> str:
+        """What stands before our paths: the stage, or whatever a custom domain maps to it."""
+        full: str = self.event["requestContext"].get("path") or self.event["path"]
+        return full.rstrip("/").removesuffix(self.event["path"].rstrip("/")).rstrip("/")
+
+    def caller(self, scope: str) -> Caller:
+        """Whom the authorizer let in; its context arrives as strings.
+
+        Raises UnauthenticatedError without a tenant, ForbiddenError when the key lacks `scope`.
+        """
+        context = self.event["requestContext"].get("authorizer") or {}
+        caller = Caller(
+            tenant=context.get("tenant") or "",
+            scopes=frozenset((context.get("scopes") or "").split()),
+            key_id=context.get("key_id") or "",
+        )
+        caller.require(scope)
+        return caller
+
+    def origin(self) -> Origin:
+        """Raises InvalidRequestError for a malformed X-Correlation-Id."""
+        given = self.headers.get("x-correlation-id")
+        if given is not None and not _VISIBLE.fullmatch(given):
+            raise InvalidRequestError("X-Correlation-Id is 1 to 128 visible ASCII characters.")
+        return Origin(self.request_id, given or self.request_id, trace_header())
+
+    def body(self) -> bytes:
+        """The decoded body, JSON by its declared type and of bearable size.
+
+        Raises UnsupportedMediaTypeError, PayloadTooLargeError and InvalidRequestError.
+        """
+        media_type, _, parameters = self.headers.get("content-type", "").partition(";")
+        media_type = media_type.strip().lower()
+        if media_type not in _JSON_TYPES and not media_type.endswith("+json"):
+            raise UnsupportedMediaTypeError("Send JSON as application/json.")
+        charset = re.search(r'charset="?([^";]+)', parameters, re.IGNORECASE)
+        if charset and charset[1].strip().lower() not in {"utf-8", "utf8", "us-ascii"}:
+            raise UnsupportedMediaTypeError("Send JSON as UTF-8.")
+        text: str = self.event.get("body") or ""
+        if len(text) > 2 * MAX_BODY_BYTES:  # in base64, too
+            raise PayloadTooLargeError(_TOO_LARGE)
+        if self.event.get("isBase64Encoded"):
+            try:
+                data = base64.b64decode(text, validate=True)
+            except ValueError as error:
+                raise InvalidRequestError("The body is not base64.") from error
+        else:
+            data = text.encode("utf-8", "surrogatepass")
+        if len(data) > MAX_BODY_BYTES:
+            raise PayloadTooLargeError(_TOO_LARGE)
+        return data
+
+    def json(self) -> Any:
+        """The body's JSON value. Raises as `body` and `strict_json.parse` do."""
+        return strict_json.parse(self.body())
+
+    def parameters(self, *known: str) -> dict[str, str]:
+        """The query's parameters.
+
+        One that we don't know may change what the client expects, so it isn't ignored, and of one
+        that comes twice nobody knows which is meant. Raises InvalidRequestError.
+        """
+        given = dict(self.event.get("queryStringParameters") or {})
+        unknown = given.keys() - set(known)
+        if unknown:
+            names = ", ".join(sorted(name[:32] for name in unknown))
+            raise InvalidRequestError(f"This path takes no parameter {names}.")
+        repeated = self.event.get("multiValueQueryStringParameters") or {}
+        for name in given:
+            if len(repeated.get(name) or [""]) > 1:
+                raise InvalidRequestError(f"The parameter {name} may be given once.")
+        return given
+
+    def respond(self, reply: Reply) -> Response[str]:
+        """The reply with the headers that all of them have."""
+        given = self.headers.get("x-correlation-id", "")
+        return Response(
+            status_code=reply.status,
+            content_type=reply.content_type,
+            body=reply.serialised(),
+            headers={
+                **reply.headers,
+                "X-Request-Id": self.request_id,
+                "X-Correlation-Id": given if _VISIBLE.fullmatch(given) else self.request_id,
+                "Cache-Control": "no-store",
+            },
+        )
+
+    def refuse(self, error: SluicewayError, **headers: str) -> Response[str]:
+        """The error as problem+json."""
+        return self.respond(problem(error, self.request_id, **headers))
+
+
+def request_of(router: BaseRouter) -> Request:
+    """The request that the router's app is answering."""
+    request: Request = router.context["request"]
+    return request
+
+
+def flag(parameters: Mapping[str, str], name: str) -> bool:
+    """A parameter that is true or false; false when it is absent. Raises InvalidRequestError."""
+    value = parameters.get(name, "false")
+    if value not in {"true", "false"}:
+        raise InvalidRequestError(f"{name} is true or false.")
+    return value == "true"
