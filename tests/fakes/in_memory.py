@@ -1001,6 +1001,7 @@ class InMemoryIdempotency(BasePersistenceLayer):
         with self._world.lock:
             there = self._world.idempotency.get(data_record.idempotency_key)
             if there is not None and not there.is_expired:
+                self._validate_payload(data_payload=data_record, stored_data_record=there)
                 raise IdempotencyItemAlreadyExistsError(old_data_record=there)
             self._world.idempotency[data_record.idempotency_key] = data_record
 
