@@ -39,7 +39,7 @@ lint: .venv/dev
 	$(BIN)/ruff format --check .
 
 types: .venv/dev
-	$(BIN)/mypy layers/core/sluiceway cli/sluiceway_cli local/sluiceway_local functions/*/app.py bench/*.py
+	$(BIN)/mypy layers/core/sluiceway cli/sluiceway_cli local/sluiceway_local client/sluiceway_client functions/*/app.py bench/*.py
 
 imports: .venv/dev
 	@$(BIN)/lint-imports --no-logo
