@@ -7,19 +7,10 @@ in logs.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from datetime import date as Day  # noqa: N812 - a row has a member of that name
+from datetime import datetime
 from types import NoneType
-from typing import (
-    Any,
-    Literal,
-    Required,
-    Self,
-    TypedDict,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
+from typing import Any, Literal, Required, Self, TypedDict, get_args, get_origin, get_type_hints
 
 from sluiceway_client.errors import NoResultError
 
@@ -96,12 +87,8 @@ def _value(hint: Any, value: Any) -> Any:
         hint = next(part for part in parts if part is not NoneType)
     if get_origin(hint) is tuple:
         return tuple(_value(get_args(hint)[0], one) for one in value)
-    if hint is datetime:
-        # Models have theirs in epoch seconds, as OpenAI's do.
-        is_text = isinstance(value, str)
-        return datetime.fromisoformat(value) if is_text else datetime.fromtimestamp(value, UTC)
-    if hint is Day:
-        return Day.fromisoformat(value)
+    if hint in {datetime, Day}:
+        return hint.fromisoformat(value)
     return hint.read(value) if isinstance(hint, type) and issubclass(hint, Readable) else value
 
 
@@ -290,7 +277,8 @@ class Model(Readable):
 
     id: str
     owned_by: str | None = None
-    created: datetime | None = None
+    """The vendor."""
+    version: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -545,12 +545,12 @@ def test_wait_for_a_batch_ends_in_time(client_of: Callable[..., Any]) -> None:
 
 
 def test_models_are_listed(client_of: Callable[..., Any]) -> None:
-    row = {"id": "demo-chat", "object": "model", "created": 1767225600, "owned_by": "simulator"}
+    row = {"id": "demo-chat", "object": "model", "owned_by": "simulator", "version": "1"}
 
     models = client_of(Server(ok(a_list(row)))).models()
 
-    assert [(one.id, one.owned_by, one.created) for one in models] == [
-        ("demo-chat", "simulator", datetime(2026, 1, 1, tzinfo=UTC))
+    assert [(one.id, one.owned_by, one.version) for one in models] == [
+        ("demo-chat", "simulator", "1")
     ]
 
 
