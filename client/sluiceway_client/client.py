@@ -279,7 +279,7 @@ class Client:
 
 
 class AsyncClient:
-    """Client for asyncio, and with another `sleep` for trio: the same calls, awaited.
+    """Client for asyncio: the same calls, awaited.
 
     async with AsyncClient() as client:
         job = await client.run(model="demo-chat", input="Say hello.")

@@ -170,6 +170,7 @@ class Job(Readable):
     """`queued`, `processing`, `retrying`, `completed`, `failed`, `dead_lettered`, `cancelled`."""
     model: str
     created_at: datetime
+    cache: Cache
     started_at: datetime | None = None
     completed_at: datetime | None = None
     """When it ended, however it did."""
@@ -177,7 +178,6 @@ class Job(Readable):
     attempts: int = 0
     deduplicated: bool = False
     """The same work was open already, and this is its job."""
-    cache: Cache | None = None
     queue: Queue | None = None
     """While it is open."""
     result: Result | None = None
@@ -220,10 +220,11 @@ class DryRun(Readable):
     priority: str
     job_key: str
     cache_key: str
+    cache: Cache
+    estimate: Estimate
+    queue: Queue
     deduplicated: bool = False
-    cache: Cache | None = None
-    estimate: Estimate | None = None
-    queue: Queue | None = None
+    """The same work is open already: a submit would get its job."""
 
 
 # ------------------------------------------------------------------------------------ batches
@@ -256,8 +257,8 @@ class Batch(Readable):
     id: str
     status: str
     """`in_progress`, or `completed` when all its jobs have ended, well or not."""
+    request_counts: RequestCounts
     created_at: datetime | None = None
-    request_counts: RequestCounts | None = None
     usage: Usage | None = None
     data: tuple[BatchItem, ...] = ()
     retry_after_s: float | None = None

@@ -29,6 +29,7 @@ def job(status: str = "completed", **members: Any) -> dict[str, Any]:
         "model": "demo-chat",
         "priority": "interactive",
         "created_at": NOW,
+        "cache": {"status": "miss", "age_s": 0, "stale": False},
     }
     if status == "completed":
         body["result"] = {"text": "Hello.", "finish_reason": "stop"}

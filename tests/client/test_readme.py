@@ -20,10 +20,11 @@ if TYPE_CHECKING:
 README = Path(__file__).parents[2] / "client/README.md"
 EXAMPLES = re.findall(r"```python\n(.*?)```", README.read_text("utf-8"), re.DOTALL)
 
-A_JOB = job(cache={"status": "hit"}, usage={"cost": 0})
+A_JOB = job(cache={"status": "hit"})
 A_BATCH = {
     "id": "batch_1",
     "status": "completed",
+    "request_counts": {"total": 2, "completed": 1, "failed": 1},
     "data": [{"custom_id": "a", "job": A_JOB}, {"custom_id": "b", "error": {"code": "internal"}}],
 }
 
@@ -72,7 +73,7 @@ def test_example_prints_the_text(
 
     exec(compile(EXAMPLES[0], str(README), "exec"), {})  # noqa: S102 - our own text
 
-    assert capsys.readouterr().out == "Hello. hit 0\n"
+    assert capsys.readouterr().out == "Hello. hit\n"
 
 
 def test_client_is_shared_by_threads(api_url: str) -> None:

@@ -53,7 +53,9 @@ OPERATIONS = "docs/operations.md"
 RUNBOOK = "docs/runbook.md"
 
 DOCUMENTS = sorted(
-    path.relative_to(ROOT).as_posix() for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
+    path.relative_to(ROOT).as_posix()
+    for pattern in ("*.md", "client/*.md", "docs/**/*.md")
+    for path in ROOT.glob(pattern)
 )
 DECISIONS = [name for name in DOCUMENTS if name.startswith("docs/adr/")]
 

@@ -81,7 +81,6 @@ def test_job_is_run_and_its_result_is_there(stage: Stage, client: Client) -> Non
     assert ran.result.vendor_request_id == "req_vendor_1"
     assert ran.usage is not None
     assert (ran.usage.input_tokens, ran.usage.output_tokens) == (10, 20)
-    assert ran.cache is not None
     assert (ran.cache.status, ran.attempts) == ("miss", 1)
     assert stage.vendor.total == 1
 
@@ -114,7 +113,6 @@ def test_second_run_is_a_hit(client: Client) -> None:
 
     hit = client.run(model="demo-chat", input="hello")
 
-    assert hit.cache is not None
     assert (hit.cache.status, hit.text) == ("hit", "a good answer")
     assert client.result(hit.id).text == "a good answer"
 
@@ -185,8 +183,6 @@ def test_result_of_a_listed_job_is_fetched(client: Client) -> None:
 def test_dry_run_tells_cost_and_cache(stage: Stage, client: Client) -> None:
     told = client.dry_run(model="demo-chat", input="hello")
 
-    assert told.cache is not None
-    assert told.estimate is not None
     assert (told.cache.status, told.estimate.cost > 0) == ("miss", True)
     assert stage.sent == []
 

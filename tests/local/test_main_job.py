@@ -13,6 +13,7 @@ from typing import Any
 
 import httpx
 import pytest
+from sluiceway_client import Client, JobFailedError, NotFoundError
 from sluiceway_local import deploy, emulator, stack, state
 from sluiceway_local.processes import wait_for
 from sluiceway_local.state import LocalStack
@@ -365,6 +366,37 @@ def test_result_that_lambda_cannot_return_has_an_address(acme: httpx.Client) -> 
 
     assert "result" not in job
     assert len(document["text"]) >= 6_000_000
+
+
+def test_python_client_runs_jobs_small_and_huge(local: LocalStack) -> None:
+    with Client(local.api_url, local.partners["acme"]) as partner:
+        small = partner.run(model="demo-chat", input="By the client", timeout_s=DEADLINE_S)
+        huge = partner.run(
+            model="demo-chat",
+            input="Huge, by the client",
+            options={"sim": {"size_bytes": 6_000_000}},
+            timeout_s=DEADLINE_S,
+        )
+
+        assert partner.get(small).text == small.text
+        assert huge.result_url is not None
+        assert len(huge.text) >= 6_000_000
+        assert huge.id in {job.id for job in partner.jobs(model="demo-chat", limit=1)}
+
+
+def test_python_client_raises_what_went_wrong(local: LocalStack) -> None:
+    with Client(local.api_url, local.partners["acme"]) as partner:
+        with pytest.raises(JobFailedError) as failed:
+            partner.run(
+                model="demo-chat",
+                input="Refused, by the client",
+                options={"sim": {"status": 400}},
+                timeout_s=DEADLINE_S,
+            )
+        with pytest.raises(NotFoundError):
+            partner.get("job_unknown")
+
+    assert failed.value.code == "vendor_rejected"
 
 
 def test_vendor_errors_are_retried_until_it_works(local: LocalStack, acme: httpx.Client) -> None:
