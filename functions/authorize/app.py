@@ -23,7 +23,12 @@ def handle(event: dict[str, Any], context: LambdaContext, deps: AuthorizeDeps) -
         headers = {
             name.lower(): value for name, value in (event.get("headers") or {}).items() if value
         }
-        key = authorize(headers.get("authorization", ""), keys=deps.keys, clock=deps.clock)
+        key = authorize(
+            headers.get("authorization", ""),
+            keys=deps.keys,
+            clock=deps.clock,
+            telemetry=deps.telemetry,
+        )
         arn, stage = event["methodArn"].split("/")[:2]
         return {
             "principalId": key.tenant if key else "unknown",

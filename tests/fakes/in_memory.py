@@ -20,6 +20,7 @@ from aws_lambda_powertools.utilities.idempotency.exceptions import (
 )
 from sluiceway.adapters.dynamodb_job_lists import MOST_READ
 from sluiceway.domain import timeouts
+from sluiceway.domain.api_key import USE_NOTED_EVERY_S
 from sluiceway.domain.backlog import TELLS_FOR_MS, Backlog
 from sluiceway.domain.errors import StoreBusyError
 from sluiceway.domain.freshness import cool_down_ms
@@ -858,6 +859,23 @@ class InMemoryPartnerKeys:
                 self._world.keys.values(), key=lambda key: (key.tenant, key.created_at_epoch_s)
             )
 
+    def replace(self, old: PartnerKey, new: PartnerKey, *, ends_at_epoch_s: int) -> bool:
+        with self._world.lock:
+            stored = self._world.keys.get(old.key_hash)
+            if (
+                stored is None
+                or new.key_hash in self._world.keys
+                or stored.expires_at_epoch_s != old.expires_at_epoch_s
+                or stored.revoked_at_epoch_s is not None
+                or stored.replaced_by is not None
+            ):
+                return False
+            self.add(new)
+            self._world.keys[old.key_hash] = replace(
+                stored, expires_at_epoch_s=ends_at_epoch_s, replaced_by=new.key_id
+            )
+            return True
+
     def revoke(self, key_id: str, *, now_s: int) -> PartnerKey | None:
         with self._world.lock:
             for key in self.all():
@@ -867,6 +885,15 @@ class InMemoryPartnerKeys:
                         self._world.keys[key.key_hash] = key
                     return key
             return None
+
+    def note_use(self, key_hash: str, *, now_s: int) -> None:
+        with self._world.lock:
+            key = self._world.keys.get(key_hash)
+            if key is None or not key.usable(now_s):
+                return
+            used_s = key.last_used_at_epoch_s
+            if used_s is None or used_s <= now_s - USE_NOTED_EVERY_S:
+                self._world.keys[key_hash] = replace(key, last_used_at_epoch_s=now_s)
 
 
 # ------------------------------------------------------------------------------------ the rest

@@ -389,6 +389,7 @@ def test_mode_past_the_cache_without_its_scope_is_forbidden(stage: Stage, mode: 
     answer = wish(stage, "submit read cancel admin", mode=mode)
 
     assert_problem(answer, 403, "forbidden")
+    assert "'bypass'" in answer.body["detail"]
     assert_nothing_happened(stage)
 
 
@@ -630,6 +631,7 @@ def test_submit_needs_its_scope(stage: Stage, scopes: str) -> None:
     answer = stage.submit(scopes=scopes)
 
     assert_problem(answer, 403, "forbidden")
+    assert "'submit'" in answer.body["detail"]
     assert_nothing_happened(stage)
 
 
@@ -637,7 +639,10 @@ def test_submit_needs_its_scope(stage: Stage, scopes: str) -> None:
 def test_fetch_needs_its_scope(stage: Stage, scopes: str) -> None:
     stage.world.jobs["acme", JOB_ID] = a_job()
 
-    assert_problem(stage.get(JOB_ID, scopes=scopes), 403, "forbidden")
+    answer = stage.get(JOB_ID, scopes=scopes)
+
+    assert_problem(answer, 403, "forbidden")
+    assert "'read'" in answer.body["detail"]
 
 
 # ------------------------------------------------------------------ bodies
@@ -1363,7 +1368,10 @@ def test_cancel_of_anothers_job_is_exactly_like_that_of_an_unknown_one(stage: St
 def test_cancel_needs_its_scope(stage: Stage, scopes: str) -> None:
     job_id = stage.submit().body["id"]
 
-    assert_problem(stage.cancel(job_id, scopes=scopes), 403, "forbidden")
+    answer = stage.cancel(job_id, scopes=scopes)
+
+    assert_problem(answer, 403, "forbidden")
+    assert "'cancel'" in answer.body["detail"]
     assert stage.world.jobs["acme", job_id].status is JobStatus.QUEUED
 
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import logging
 from typing import Any
 
 import pytest
 from sluiceway.domain import api_key
+from sluiceway.domain.errors import StoreBusyError
 from sluiceway.ports import PartnerKey
 
-from tests.fakes.in_memory import NOW_MS
+from tests.fakes.in_memory import NOW_MS, InMemoryPartnerKeys
 from tests.functions.stage import Stage, sample
+from tests.unit.logs import fresh_telemetry, log_lines, output
 
 KEY = sample("authorize")["headers"]["Authorization"].removeprefix("Bearer ")
 NOW_S = NOW_MS // 1000
@@ -93,7 +96,12 @@ def test_authorizer_reads_the_header_in_any_case(stage: Stage, name: str) -> Non
 
 @pytest.mark.parametrize(
     "authorization",
-    [None, "", "Bearer", "Bearer ", f"Basic {KEY}", KEY, f"Bearer {KEY}x", "Bearer swk_wrong"],
+    [
+        *(None, "", " ", "Bearer", "Bearer ", KEY, f"Basic {KEY}", f"Bearer {KEY}x"),
+        *("Bearer swk_wrong", f"Bearer {KEY}, Bearer {KEY}", f"Bearer swk_{'x' * 10_240}"),
+        *("Bearer swk_\u00e9", "\ud800", "\x00", "Bearer\t" + KEY, "\u212a" * 40),
+    ],
+    ids=ascii,
 )
 def test_authorizer_denies_what_is_no_good_key(stage: Stage, authorization: str | None) -> None:
     add_key(stage)
@@ -129,15 +137,49 @@ def test_authorizer_denies_when_there_are_no_headers(stage: Stage) -> None:
     assert effect(stage.authorize({**sample("authorize"), "headers": None})) == "Deny"
 
 
-def test_authorizer_answers_are_json_without_the_key(
-    stage: Stage, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("level", ["INFO", "DEBUG"])
+def test_authorizer_answers_are_json_and_nothing_it_writes_has_the_key(
+    stage: Stage,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+    level: str,
 ) -> None:
+    wrong = api_key.api_key(b"\x09" * 32)
+    stage.telemetry = fresh_telemetry(level=level)
+    stage.keys = UnwritableKeys(stage.world)
     add_key(stage)
 
-    policy = stage.authorize(sample("authorize"))
-    denied = stage.authorize(asking("Bearer swk_hunter2"))
+    answers = [
+        stage.authorize(asking(authorization))
+        for authorization in (f"Bearer {KEY}", f"Bearer {wrong}", f"Basic {KEY}", "swk_hunter2")
+    ]
 
     captured = capsys.readouterr()
-    told = json.dumps([policy, denied]) + captured.out + captured.err
-    assert KEY not in told
-    assert "hunter2" not in told
+    told = json.dumps(answers) + captured.out + captured.err + caplog.text
+    assert "key_use_lost" in told
+    assert [secret for secret in (KEY, wrong, "hunter2") if secret in told] == []
+    assert not logging.getLogger("botocore").isEnabledFor(logging.INFO)
+
+
+class UnwritableKeys(InMemoryPartnerKeys):
+    def note_use(self, key_hash: str, *, now_s: int) -> None:
+        raise StoreBusyError("The tables are busy.", retry_after_s=1) from OSError(key_hash, now_s)
+
+
+def test_authorizer_puts_the_use_down_and_never_waits_for_it_to_succeed(
+    stage: Stage, capsys: pytest.CaptureFixture[str]
+) -> None:
+    key = add_key(stage)
+
+    first = effect(stage.authorize(sample("authorize")))
+    used = stage.keys.find(key.key_hash)
+    stage.clock.advance(s=api_key.USE_NOTED_EVERY_S)
+    stage.keys = UnwritableKeys(stage.world)
+    second = effect(stage.authorize(sample("authorize")))
+
+    assert (first, second) == ("Allow", "Allow")
+    assert used is not None
+    assert used.last_used_at_epoch_s == NOW_S
+    (line,) = log_lines(output(capsys))
+    assert (line["message"], line["key_id"]) == ("key_use_lost", key.key_id)
+    assert line["error_class"] == "OSError"

@@ -379,6 +379,7 @@ def _run_all_verbs(recorder: _Recorder, session: boto3.Session) -> None:
     ends_s = NOW_MS // 1000 + 3600
     keys.add(examples.a_partner_key(expires_at_epoch_s=ends_s))
     keys.find(examples.a_partner_key().key_hash)
+    keys.note_use(examples.a_partner_key().key_hash, now_s=NOW_MS // 1000)
     keys.revoke(examples.a_partner_key().key_id, now_s=NOW_MS // 1000)
     _keep(recorder.calls, session)
 

@@ -46,6 +46,12 @@ _STORE_CONFIG = Config(
     read_timeout=3.0,
     retries={"mode": "standard", "total_max_attempts": 2},
 )
+# What a request doesn't wait for: one try, and at most a second.
+_HASTY_CONFIG = Config(
+    connect_timeout=0.5,
+    read_timeout=0.5,
+    retries={"mode": "standard", "total_max_attempts": 1},
+)
 _SIGNED_URLS = Config(signature_version="s3v4")
 # One try: connect and read together stay under sqs_queue.SEND_LIMIT_S.
 SEND_CONFIG = Config(
@@ -178,7 +184,9 @@ def authorize_deps() -> AuthorizeDeps:
 
     settings = Settings.from_environment("partners_table")
     return AuthorizeDeps(
-        keys=DynamoDBPartnerKeys(_table(), settings.partners_table),
+        keys=DynamoDBPartnerKeys(
+            _table(), settings.partners_table, hasty=lambda: _table(_HASTY_CONFIG)
+        ),
         clock=SystemClock(),
         telemetry=PowertoolsTelemetry(),
     )
@@ -404,8 +412,8 @@ def _catalogue(telemetry: PowertoolsTelemetry) -> "Catalogue":
     return catalogue
 
 
-def _table() -> Table:
-    return Table(boto3.client("dynamodb", config=_STORE_CONFIG))
+def _table(config: Config = _STORE_CONFIG) -> Table:
+    return Table(boto3.client("dynamodb", config=config))
 
 
 def _stores(

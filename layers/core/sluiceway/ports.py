@@ -713,6 +713,12 @@ class PartnerKey:
     created_at_epoch_s: int
     expires_at_epoch_s: int | None = None
     revoked_at_epoch_s: int | None = None
+    lifetime_s: int | None = None
+    """For how long it was made; its successor lives as long. None: until a date, or for ever."""
+    replaced_by: str | None = None
+    """The id of the key that a rotation made in its place."""
+    last_used_at_epoch_s: int | None = None
+    """When it opened the API; it may have done so again in the hour after."""
 
     def usable(self, now_s: float) -> bool:
         """Whether it opens the API now."""
@@ -736,8 +742,24 @@ class PartnerKeys(Protocol):
         """Every key; there are few."""
         ...
 
+    def replace(self, old: PartnerKey, new: PartnerKey, *, ends_at_epoch_s: int) -> bool:
+        """Stores `new`, and lets `old` end at that time, both or neither.
+
+        False, and nothing changes, unless `old` is as it was read: with the same end, and neither
+        revoked nor replaced.
+        """
+        ...
+
     def revoke(self, key_id: str, *, now_s: int) -> PartnerKey | None:
         """Revokes the key; None when there is no such key. Again changes nothing."""
+        ...
+
+    def note_use(self, key_hash: str, *, now_s: int) -> None:
+        """Writes that the key was used, unless that was written within USE_NOTED_EVERY_S.
+
+        A key that opens nothing now is left as it is. One hasty try: StoreBusyError when it could
+        not be written, for whatever reason.
+        """
         ...
 
 

@@ -82,6 +82,7 @@ EVENTS: dict[str, tuple[Metric, ...]] = {
     "message_unreadable": (),
     "send_failed": (),
     "request_refused": (),
+    "key_use_lost": (),
     "record_unreadable": (),
     "events_published": (),
     "events_left": (),

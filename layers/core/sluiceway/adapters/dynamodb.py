@@ -269,7 +269,7 @@ class Table:
             raise _told(error)
         return [_refusal(reason) if reason.get("Code") == _REFUSED else None for reason in reasons]
 
-    def write(self, write: Write) -> Refusal | None:
+    def write(self, write: Write, *, tries: int = MAX_TRIES) -> Refusal | None:
         """One conditional write, tried again like a transaction. None when it is written."""
         action, request = write.request()
         call: Any = {
@@ -277,7 +277,7 @@ class Table:
             "Update": self.client.update_item,
             "Delete": self.client.delete_item,
         }[action]
-        error = self._patiently(lambda: call(**request), MAX_TRIES)
+        error = self._patiently(lambda: call(**request), tries)
         if not isinstance(error, ClientError):
             return None
         if error.response["Error"]["Code"] != f"{_REFUSED}Exception":
