@@ -11,7 +11,6 @@ from typing import Any
 import click
 from botocore.exceptions import BotoCoreError, ClientError
 from rich.console import Console
-from sluiceway.domain.api_key import SCOPES
 from sluiceway.domain.errors import SluicewayError
 from sluiceway.domain.job import LANES
 
@@ -20,11 +19,11 @@ from sluiceway_cli import (
     cache_commands,
     console,
     dlq_commands,
+    key_commands,
     moves,
     pause_commands,
     progress,
 )
-from sluiceway_cli import keys as key_making
 from sluiceway_cli.api import Api
 from sluiceway_cli.target import Target, find_target
 
@@ -211,111 +210,10 @@ def _open(target: Target, job_id: str, tenant: str | None) -> bool:
 
 cli.add_command(dlq_commands.group)
 cli.add_command(cache_commands.group)
+cli.add_command(key_commands.group)
 cli.add_command(audit_commands.audit)
 cli.add_command(pause_commands.pause)
 cli.add_command(pause_commands.resume)
-
-
-# ------------------------------------------------------------------------------------ keys
-
-
-@cli.group()
-def keys() -> None:
-    """Make, list and revoke partners' API keys."""
-
-
-@keys.command("create")
-@click.argument("tenant")
-@click.option(
-    "--scope",
-    "scopes",
-    multiple=True,
-    type=click.Choice(SCOPES),
-    default=("submit", "read", "cancel"),
-    show_default=True,
-    help="May be given several times.",
-)
-@click.option("--expires-in-days", type=click.FloatRange(min=0, min_open=True, max=3650))
-@console.stack
-@console.as_json
-@click.pass_obj
-def create_key(
-    stack: str | None,
-    tenant: str,
-    scopes: tuple[str, ...],
-    expires_in_days: float | None,
-    as_json: bool,  # noqa: FBT001
-) -> None:
-    """Make a key for TENANT. It is shown once: nobody can look it up later."""
-    with console.errors_told(as_json=as_json):
-        target = find_target(stack)
-        key, stored = key_making.create_key(
-            key_making.valid_tenant(tenant),
-            scopes,
-            keys=target.partner_keys(),
-            clock=target.clock,
-            expires_in_s=None if expires_in_days is None else round(expires_in_days * 86_400),
-        )
-        target.record("key.create", f"key:{stored.key_id}")
-        told = {"key": key, **key_making.shown(stored, now_s=target.clock.now_ms() / 1000)}
-        if as_json:
-            click.echo(json.dumps(told))
-            return
-        click.echo(f"key      {key}")
-        console.print_fields({name: value for name, value in told.items() if name != "key"})
-        click.echo("Keep it now: it is not shown again.", err=True)
-
-
-@keys.command("list")
-@console.only_tenant
-@console.stack
-@console.as_json
-@click.pass_obj
-def list_keys(stack: str | None, tenant: str | None, as_json: bool) -> None:  # noqa: FBT001
-    """List the keys: who, what for, until when; never the key itself."""
-    with console.errors_told(as_json=as_json):
-        target = find_target(stack)
-        now_s = target.clock.now_ms() / 1000
-        listed = [
-            key_making.shown(key, now_s=now_s)
-            for key in target.partner_keys().all()
-            if tenant in {None, key.tenant}
-        ]
-        if as_json:
-            click.echo(json.dumps(listed))
-            return
-        if not listed:
-            click.echo("There are no keys.")
-        for key in listed:
-            click.echo(
-                f"{key['key_id']}  {key['tenant']:<16} {key['status']:<8} "
-                f"{' '.join(key['scopes'])}  created {key['created_at']}"
-                + (f"  expires {key['expires_at']}" if key["expires_at"] else "")
-            )
-
-
-@keys.command("revoke")
-@click.argument("key_id")
-@console.stack
-@console.as_json
-@click.pass_obj
-def revoke_key(stack: str | None, key_id: str, as_json: bool) -> None:  # noqa: FBT001
-    """Revoke KEY_ID. It stops working within a minute: the gateway asks again after 60 seconds."""
-    with console.errors_told(as_json=as_json):
-        target = find_target(stack)
-        now_s = target.clock.now_ms() // 1000
-        keys = target.partner_keys()
-        before = next((key for key in keys.all() if key.key_id == key_id), None)
-        revoked = None if before is None else keys.revoke(key_id, now_s=now_s)
-        if before is None or revoked is None:
-            raise click.ClickException(f"there is no key {key_id}")
-        if before.revoked_at_epoch_s is None:
-            target.record("key.revoke", f"key:{key_id}")
-        told = key_making.shown(revoked, now_s=now_s)
-        if as_json:
-            click.echo(json.dumps(told))
-        else:
-            console.print_fields(told)
 
 
 # ------------------------------------------------------------------------------------ local

@@ -1,11 +1,9 @@
 """Audit records of what operators do on the command line."""
 
 import getpass
-import re
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 import click
 from botocore.exceptions import BotoCoreError, ClientError
@@ -14,10 +12,10 @@ from sluiceway.domain.errors import SluicewayError
 from sluiceway.http import rfc3339
 from sluiceway.ports import AuditLog, AuditRecord, Clock
 
+from sluiceway_cli import times
+
 CLOCKS_DIFFER_MS = 15 * 60_000
 """AWS refuses requests of a clock that is further off, so no record is from later than that."""
-
-_UNITS_MS = {"d": 24 * 3600 * 1000, "h": 3600 * 1000}
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,15 +79,11 @@ def _shown(record: AuditRecord) -> dict[str, str]:
 
 
 def since_ms(text: str, *, now_ms: int) -> int:
-    """Epoch milliseconds of `7d`, `12h`, `2026-01-31` or `2026-01-31T12:00:00Z`.
-
-    A time without a zone is of UTC.
+    """Epoch milliseconds of `7d` or `12h` ago, `2026-01-31` or `2026-01-31T12:00:00Z`.
 
     Raises ValueError.
     """
-    if found := re.fullmatch(r"([0-9]{1,5})([dh])", text):
-        return now_ms - int(found[1]) * _UNITS_MS[found[2]]
-    moment = datetime.fromisoformat(text)
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return round(moment.timestamp() * 1000)
+    try:
+        return now_ms - times.duration_s(text) * 1000
+    except ValueError:
+        return times.moment_ms(text)

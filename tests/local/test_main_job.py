@@ -598,6 +598,27 @@ def test_cli_status_tells_whether_it_runs(cli: Callable[..., str], local: LocalS
     assert told["api_url"] == local.api_url
 
 
+def test_cli_rotates_a_key_and_both_open_the_api(
+    local: LocalStack, cli: Callable[..., str]
+) -> None:
+    old = json.loads(cli("keys", "create", "rotary", "--scopes", "submit,read", "--json"))
+
+    new = json.loads(cli("keys", "rotate", old["key_id"], "--overlap", "24h", "--json"))
+
+    statuses = []
+    for key in (old["key"], new["key"]):
+        with client(local, key) as api:
+            statuses.append(api.get("/jobs/job_01M8MG8BZK0FN56HXMX48ZSJAN").status_code)
+    listed = json.loads(cli("keys", "list", "--tenant", "rotary", "--json"))
+    assert statuses == [404, 404]
+    assert {key["key_id"]: key["status"] for key in listed} == {
+        old["key_id"]: "expiring",
+        new["key_id"]: "live",
+    }
+    assert all(key["last_used_at"] for key in listed)
+    assert new["scopes"] == ["submit", "read"]
+
+
 def test_cli_makes_lists_and_revokes_keys(cli: Callable[..., str]) -> None:
     made = json.loads(cli("keys", "create", "hooli", "--scope", "read", "--json"))
 

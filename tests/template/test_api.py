@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 from sluiceway import http
+from sluiceway.domain.api_key import POLICY_KEPT_S
+from sluiceway_cli.key_commands import STOPS
 
+from tests.docs.test_docs import OPERATIONS, section
 from tests.template.rendering import render
 
 BODY: dict[str, Any] = render().properties("Api")["Body"]
@@ -19,6 +22,7 @@ METHODS = [
     for path, methods in BODY["paths"].items()
     for method in methods
 ]
+MINUTE_S = 60
 OPEN = {("/health", "get"), ("/health", "head")}
 """What needs no key."""
 OF_REST_APIS = {"get", "head", "post", "put", "patch", "delete", "options"}
@@ -60,14 +64,16 @@ def test_only_health_needs_no_key(path: str, method: str) -> None:
     assert [name for scheme in security for name in scheme if name != "NONE"] == needs
 
 
-def test_key_is_the_whole_identity_and_kept_for_a_minute_at_most() -> None:
+def test_key_is_the_whole_identity_and_its_policy_kept_as_long_as_operators_are_told() -> None:
     (scheme,) = BODY["components"]["securitySchemes"].values()
 
     authorizer = scheme["x-amazon-apigateway-authorizer"]
 
     assert authorizer["type"] == "request"
     assert authorizer["identitySource"] == "method.request.header.Authorization"
-    assert 0 < authorizer["authorizerResultTtlInSeconds"] <= 60
+    assert authorizer["authorizerResultTtlInSeconds"] == POLICY_KEPT_S <= MINUTE_S
+    assert f"within {POLICY_KEPT_S} s" in STOPS
+    assert f"{POLICY_KEPT_S} s" in section(OPERATIONS, "Revoking")
 
 
 def test_gateway_may_call_the_authorizer() -> None:

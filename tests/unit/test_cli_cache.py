@@ -118,7 +118,7 @@ def on_aws(monkeypatch: pytest.MonkeyPatch, desk: Desk) -> Desk:
 
 
 def at_desk(monkeypatch: pytest.MonkeyPatch, desk: Desk) -> None:
-    stand_at(monkeypatch, desk, "cache_commands", "audit_commands")
+    stand_at(monkeypatch, desk, "cache_commands", "audit_commands", "key_commands")
 
 
 def entry(**changes: Any) -> CacheEntry:
