@@ -46,6 +46,7 @@ GATEWAY_WAITS_S = 29
 DYNAMODB_ITEM_BYTES = 400 * 1024
 DYNAMODB_EXPRESSION_BYTES = 4 * 1024
 INVALIDATED_WITHIN_S = 5
+NOTICEABLE_S = 1
 
 
 def test_claim_outlives_its_jobs_deadline() -> None:
@@ -209,6 +210,15 @@ def test_lost_connections_are_given_up_within_a_request() -> None:
     longest_s = dynamodb.MAX_LOST * config.retries["total_max_attempts"] * one_try_s
 
     assert longest_s < GATEWAY_WAITS_S
+
+
+def test_noting_a_use_is_given_up_before_a_partner_minds() -> None:
+    config = bootstrap._HASTY_CONFIG
+
+    one_try_s = config.connect_timeout + config.read_timeout
+    longest_s = config.retries["total_max_attempts"] * one_try_s
+
+    assert longest_s <= NOTICEABLE_S < RESOURCES["AuthorizeFunction"]["Properties"]["Timeout"]
 
 
 def test_largest_job_row_fits_into_an_item() -> None:
