@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sluiceway.adapters.dynamodb import from_item, to_item
-from sluiceway.adapters.dynamodb_jobs import _job_of, _values_of
+from sluiceway.adapters.dynamodb_jobs import _values_of, job_of
 from sluiceway.domain.freshness import Freshness
 from sluiceway.domain.job import Job, JobStatus
 from sluiceway.domain.payload import Payload
@@ -173,7 +173,7 @@ def test_last_errors_keep_their_order_and_are_the_last_five(store: Store) -> Non
 def test_row_of_any_job_is_read_as_the_same_job(job: Job) -> None:
     row = from_item(to_item(_values_of(job)))
 
-    assert _job_of(row) == job
+    assert job_of(row) == job
 
 
 def test_error_without_an_http_status_has_no_attribute_of_it() -> None:
@@ -189,7 +189,7 @@ def test_error_whose_http_status_was_stored_as_null_is_read_as_one_without() -> 
     row = _values_of(job)
     row["error"]["http_status"] = None
 
-    assert _job_of(from_item(to_item(row))) == job
+    assert job_of(from_item(to_item(row))) == job
 
 
 # ------------------------------------------------------------------------------------ entries

@@ -9,7 +9,7 @@ import boto3
 from sluiceway.adapters.dynamodb import Table, from_item
 from sluiceway.adapters.dynamodb_cache import _entry_of
 from sluiceway.adapters.dynamodb_due_jobs import DynamoDBDueJobs
-from sluiceway.adapters.dynamodb_jobs import _job_of
+from sluiceway.adapters.dynamodb_jobs import job_of
 from sluiceway.adapters.dynamodb_state import COPY_LIVES_MS
 
 from tests.contract.harness import DynamoDBRows, make_tables, store_on, template_resources
@@ -40,7 +40,7 @@ def on_moto(clock: FakeClock) -> Stores:
     def look() -> World:
         world = World()
         for values in rows.all(tables.names.jobs):
-            job = _job_of(values)
+            job = job_of(values)
             world.jobs[job.tenant, job.job_id] = job
         for row in rows.all(tables.names.coordination):
             _see(world, row)
@@ -113,7 +113,7 @@ class RealStream:
     def _change(self, record: Any) -> Change:
         now_ms = self._now_ms()
         images = {
-            name: _job_of(from_item(record["dynamodb"][name]))
+            name: job_of(from_item(record["dynamodb"][name]))
             for name in ("NewImage", "OldImage")
             if record["dynamodb"].get(name)
         }
