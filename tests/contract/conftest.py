@@ -23,6 +23,7 @@ from tests.fakes.in_memory import (
     InMemoryJobs,
     InMemoryPartnerKeys,
     InMemoryState,
+    InMemoryUsage,
 )
 
 if TYPE_CHECKING:
@@ -124,6 +125,7 @@ def store(request: pytest.FixtureRequest, clock: FakeClock, world: World) -> Sto
             state=InMemoryState(world),
             audit=InMemoryAudit(world),
             backlogs=InMemoryBacklogs(world),
+            usage=InMemoryUsage(world),
             rows=InMemoryRows(world),
             clock=clock,
         )

@@ -17,6 +17,7 @@ from sluiceway.adapters.dynamodb_due_jobs import DynamoDBDueJobs
 from sluiceway.adapters.dynamodb_jobs import DynamoDBJobs, TableNames, _values_of
 from sluiceway.adapters.dynamodb_partner_keys import DynamoDBPartnerKeys
 from sluiceway.adapters.dynamodb_state import DynamoDBState
+from sluiceway.adapters.dynamodb_usage import DynamoDBUsage
 from sluiceway.domain import job as transitions
 from sluiceway.domain.catalogue import Catalogue
 from sluiceway.ports import Started, Submitted
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
         ResultCache,
         StateStore,
         Telemetry,
+        UsageReader,
     )
 
     from tests.fakes.in_memory import FakeClock
@@ -99,6 +101,7 @@ class Store:
     state: StateStore
     audit: AuditLog
     backlogs: Backlogs
+    usage: UsageReader
     rows: Rows
     clock: FakeClock
 
@@ -185,7 +188,7 @@ class InMemoryRows:
             (
                 *(world.jobs, world.claims, world.leases, +world.in_flight),
                 *(world.entries, world.tombstones, +world.bypasses),
-                *(+world.day_jobs, +world.day_cost_nanos),
+                *(+world.day_jobs, +world.day_cost_nanos, world.usage),
             )
         )
 
@@ -328,6 +331,7 @@ def store_on(
         state=DynamoDBState(table, tables.names.coordination, clock=clock),
         audit=DynamoDBAudit(table, tables.names.jobs),
         backlogs=DynamoDBBacklogs(table, tables.names.coordination, clock=clock),
+        usage=DynamoDBUsage(table, tables.names.jobs, clock=clock),
         rows=DynamoDBRows(client, tables.names),
         clock=clock,
     )

@@ -587,10 +587,12 @@ def test_ttl_attributes_are_epoch_seconds_and_outlive_what_they_must(
     deadline_s = a_job().deadline_epoch_ms // 1000
 
     ttls: dict[str, list[Any]] = {
-        "job": [row.get("ttl_epoch_s") for row in rows.all(tables.names.jobs)],
         "entry": [row.get("ttl_epoch_s") for row in rows.all(tables.names.cache)],
         "key": [row.get("ttl_epoch_s") for row in rows.all(tables.partners)],
     }
+    for row in rows.all(tables.names.jobs):
+        kind = "usage" if row["tenant"] == "usage#acme" else "job"
+        ttls.setdefault(kind, []).append(row.get("ttl_epoch_s"))
     for row in rows.all(tables.names.coordination):
         kind = row["coordination_key"].partition("#")[0]
         ttls.setdefault(kind, []).append(row.get("ttl_epoch_s"))
@@ -598,6 +600,7 @@ def test_ttl_attributes_are_epoch_seconds_and_outlive_what_they_must(
     assert ttls.pop("tenant") == [None]
     assert {kind: len(found) for kind, found in ttls.items()} == {
         "job": 2,
+        "usage": 1,
         "entry": 1,
         "key": 1,
         "lease": 2,
@@ -605,7 +608,7 @@ def test_ttl_attributes_are_epoch_seconds_and_outlive_what_they_must(
     }
     for found in ttls.values():
         assert all(type(ttl) is int and len(str(ttl)) == 10 for ttl in found)
-        assert all(now_s <= ttl <= now_s + 365 * DAY_S for ttl in found)
+        assert all(now_s <= ttl <= now_s + 401 * DAY_S for ttl in found)
     assert min(ttls["job"]) >= deadline_s + 14 * DAY_S
     assert min(ttls["lease"]) >= now_s + LEASE_MS // 1000 + DAY_S
     assert min(ttls["claim"]) >= deadline_s + 3600

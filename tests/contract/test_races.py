@@ -356,6 +356,24 @@ def test_counters_come_back_to_nothing_when_submits_meet_ends(store: Store) -> N
     assert store.rows.in_flight("acme") == {}
 
 
+def test_jobs_that_end_twice_at_once_are_each_in_the_usage_once(store: Store) -> None:
+    jobs = [store.submit(a_job(number), caps=(4, 4)) for number in range(1, 9)]
+    assert {job.counter_shard for job in jobs} == {0, 1}
+
+    outcomes = at_once(
+        *[
+            lambda job=job, end=end: store.jobs.apply(job, end(job))
+            for job in jobs
+            for end in (completed, failed)
+        ]
+    )
+
+    assert kinds(outcomes) == {"Applied": 8, "Moved": 8}
+    ended = Counter(store.row(job).status.value for job in jobs)
+    (usage,) = store.usage.read("acme", "2026-01-01", "2026-01-01")
+    assert (usage.completed, usage.failed) == (ended["completed"], ended["failed"])
+
+
 # ------------------------------------------------------------------------------------ cancel
 
 

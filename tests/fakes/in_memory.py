@@ -35,6 +35,7 @@ from sluiceway.domain.job import (
 from sluiceway.domain.lease import Lease, is_free
 from sluiceway.domain.ticket import Ticket
 from sluiceway.domain.timeouts import Sample
+from sluiceway.domain.usage import UsageRow, usage_of
 from sluiceway.domain.webhook import MAX_CALLBACKS
 from sluiceway.ports import (
     Applied,
@@ -138,6 +139,8 @@ class World:
     """By tenant and day."""
     day_jobs: Counter[tuple[str, str]] = field(default_factory=Counter)
     day_cost_nanos: Counter[tuple[str, str]] = field(default_factory=Counter)
+    usage: dict[tuple[str, str, str], UsageRow] = field(default_factory=dict)
+    """By tenant, day and model."""
     minutes: Counter[tuple[str, int]] = field(default_factory=Counter)
     """By tenant and minute since 1970: its requests."""
     epochs: dict[str, int] = field(default_factory=dict)
@@ -362,7 +365,9 @@ class InMemoryJobs:
             ended = claim is None or claim.ends_at_epoch_ms < self._clock.now_ms()
             if ended or (claim and claim.job_id == new.job_id):
                 self._claim(new)
-            if not old.unsettled:
+            if old.unsettled:
+                self._count(old)
+            else:
                 world.in_flight[new.tenant, new.counter_shard] += 1
             self._write(current, old, new)
             return Applied(new)
@@ -426,6 +431,7 @@ class InMemoryJobs:
             del self._world.claims[job.job_key]
         if not job.refresh:
             self._world.in_flight[job.tenant, job.counter_shard] -= 1
+            self._count(job)
             return
         entry = self._world.entries.get(job.cache_key)
         if not stored and entry and entry.refresh_job_id == job.job_id:
@@ -438,6 +444,13 @@ class InMemoryJobs:
                 refresh_failures=failures,
                 refresh_error=job.error.code if job.error else "not_cacheable",
             )
+
+    def _count(self, job: Job) -> None:
+        """Its end, in the usage."""
+        row = usage_of(job)
+        key = job.tenant, row.day, row.model
+        before = self._world.usage.get(key)
+        self._world.usage[key] = before + row if before else row
 
     def _write(self, current: Job, old: Job, new: Job) -> None:
         """The difference only: a lane that was raised in between stays raised."""
@@ -676,6 +689,21 @@ class InMemoryAudit:
         with self._world.lock:
             found = [one for one in self._world.audit if since_ms <= one.at_epoch_ms <= until_ms]
         return sorted(found, key=lambda one: one.at_epoch_ms, reverse=True)[:limit]
+
+
+class InMemoryUsage:
+    """The usage of a World (port UsageReader). It is never old."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def read(self, tenant: str, first_day: str, last_day: str) -> list[UsageRow]:
+        with self._world.lock:
+            return [
+                row
+                for (owner, day, _), row in self._world.usage.items()
+                if owner == tenant and first_day <= day <= last_day
+            ]
 
 
 class InMemoryGates:

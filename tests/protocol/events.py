@@ -177,14 +177,18 @@ def _passes(event_name: str, old_status: str | None, new_status: str) -> bool:
     images = {"NewImage": {"status": {"S": new_status}}}
     if old_status is not None:
         images["OldImage"] = {"status": {"S": old_status}}
-    record = {"eventName": event_name, "dynamodb": images}
+    return passes({"eventName": event_name, "dynamodb": images})
+
+
+def passes(record: Mapping[str, Any]) -> bool:
+    """Whether the template lets the publisher see a record."""
     return any(_matches(pattern, record) for pattern in _patterns())
 
 
 def _matches(pattern: Any, found: Any) -> bool:
     if isinstance(pattern, list):
         return found in pattern
-    return isinstance(found, dict) and all(
+    return isinstance(found, Mapping) and all(
         name in found and _matches(part, found[name]) for name, part in pattern.items()
     )
 

@@ -11,10 +11,11 @@ from sluiceway.adapters.dynamodb_cache import _entry_of
 from sluiceway.adapters.dynamodb_due_jobs import DynamoDBDueJobs
 from sluiceway.adapters.dynamodb_jobs import job_of
 from sluiceway.adapters.dynamodb_state import COPY_LIVES_MS
+from sluiceway.adapters.dynamodb_usage import OWNER_PREFIX, rows_of
 
 from tests.contract.harness import DynamoDBRows, make_tables, store_on, template_resources
 from tests.fakes.in_memory import Claim, InMemoryPayloads, LeaseRow, World
-from tests.protocol.events import Change
+from tests.protocol.events import Change, passes
 from tests.protocol.stage import Stores
 
 if TYPE_CHECKING:
@@ -40,6 +41,11 @@ def on_moto(clock: FakeClock) -> Stores:
     def look() -> World:
         world = World()
         for values in rows.all(tables.names.jobs):
+            owner, tenant = values["tenant"], values["tenant"].removeprefix(OWNER_PREFIX)
+            if owner != tenant:
+                for row in rows_of(values):
+                    world.usage[tenant, values["job_id"], row.model] = row
+                continue
             job = job_of(values)
             world.jobs[job.tenant, job.job_id] = job
         for row in rows.all(tables.names.coordination):
@@ -108,7 +114,9 @@ class RealStream:
         if found:
             last = found[-1]["dynamodb"]["SequenceNumber"]
             self._after = {"ShardIteratorType": "AFTER_SEQUENCE_NUMBER", "SequenceNumber": last}
-        return [self._change(record) for record in found]
+        usage = [record for record in found if _owner_of(record).startswith(OWNER_PREFIX)]
+        assert not any(map(passes, usage)), "the publisher sees what is no job"
+        return [self._change(record) for record in found if record not in usage]
 
     def _change(self, record: Any) -> Change:
         now_ms = self._now_ms()
@@ -121,6 +129,11 @@ class RealStream:
         return Change(
             images.get("OldImage"), images["NewImage"], now_ms, record | {"dynamodb": told}
         )
+
+
+def _owner_of(record: Any) -> str:
+    owner: str = record["dynamodb"]["Keys"]["tenant"]["S"]
+    return owner
 
 
 @cache

@@ -1000,6 +1000,7 @@ class Stage:
             self._check_calls(job)
         self._check_counters(world)
         self._check_days(world)
+        self._check_usage(world)
         self._check_claims(world)
         self._check_entries(world)
         for dead in self.lanes.dead.values():
@@ -1069,6 +1070,27 @@ class Stage:
                 over[job.tenant, job.day] += job.cost_reserved_nanos if waits else cost_nanos or 0
             assert (job.cost_reserved_nanos is None) == (job.tenant != "acme"), self.picture()
         assert not any(over.values()), f"days are over by {over}: {self.picture()}"
+
+    def _check_usage(self, world: World) -> None:
+        """Each end of a run, and what it paid for, is counted once; that of a refresh never is."""
+        over: Counter[tuple[str, str, str]] = Counter()
+        for (tenant, _, model), row in world.usage.items():
+            over.update({(tenant, model, name): count for name, count in row.counts.items()})
+        for job in world.jobs.values():
+            if job.refresh:
+                continue
+            ended: Counter[str] = Counter(failed=job.redrives)
+            if not (job.open or job.unsettled):
+                failed = job.status in {JobStatus.FAILED, JobStatus.DEAD_LETTERED}
+                ended["failed" if failed else job.status.value] += 1
+                if job.result_source == "cache":
+                    ended += Counter(from_cache=1, saved_nanos=job.saved_nanos or 0)
+                elif job.result_source == "vendor":
+                    for name in ("input_tokens", "output_tokens", "cost_nanos"):
+                        ended[name] += getattr(job, name)
+            for name, count in ended.items():
+                over[job.tenant, job.model, name] -= count
+        assert not any(over.values()), f"usage is over by {over}: {self.picture()}"
 
     def _check_claims(self, world: World) -> None:
         by_id = {job.job_id: job for job in world.jobs.values()}

@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # the authorizer needs none of it, nor pydantic
     from sluiceway.domain.catalogue import Model, Vendor
     from sluiceway.domain.gate import Gate, Limits, Room, Shut
     from sluiceway.domain.ticket import Ticket
+    from sluiceway.domain.usage import UsageRow
     from sluiceway.domain.webhook import Delivery, JobEvent, Target
 
 # ------------------------------------------------------------------------------------ jobs
@@ -161,8 +162,8 @@ class JobStore(Protocol):
         hold the job's lease key at that time: what a worker is busy with isn't ended behind its
         back. With `entry`, the result is cached in the same write, unless the key was invalidated
         after the job's creation.
-        A transition to an end also closes the claim, if it is this job's, and settles the counter
-        and the day's cost.
+        A transition to an end also closes the claim, if it is this job's, settles the counter and
+        the day's cost, and counts in the tenant's usage.
         The failure of a refresh lets its entry cool down instead.
         When those can't be written until `give_up_at_ms`, the job is written without them and
         marked `unsettled`.
@@ -193,7 +194,10 @@ class JobStore(Protocol):
         ...
 
     def settle(self, job: Job) -> None:
-        """Closes claim, counter and cost of a job that ended `unsettled`. Again changes nothing."""
+        """Closes claim, counter, cost and usage of a job that ended `unsettled`.
+
+        Again changes nothing.
+        """
         ...
 
     def release(self, lease: Lease) -> None:
@@ -421,6 +425,18 @@ class AuditLog(Protocol):
 
     def list(self, *, since_ms: int, until_ms: int, limit: int) -> "list[AuditRecord]":
         """The records of a time, both ends included, newest first."""
+        ...
+
+
+class UsageReader(Protocol):
+    """What tenants' jobs came to; written by the transitions of `JobStore` to an end."""
+
+    def read(self, tenant: str, first_day: str, last_day: str) -> "list[UsageRow]":
+        """One row for each day and model with ended jobs, in any order; both days belong to it.
+
+        Days are `YYYY-MM-DD`. What was written a moment ago may be missing.
+        Raises DamagedRowError for what isn't a number.
+        """
         ...
 
 

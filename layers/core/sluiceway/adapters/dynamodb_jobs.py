@@ -18,6 +18,7 @@ from typing import Any
 from sluiceway.adapters.cache_writes import CacheWrites
 from sluiceway.adapters.dynamodb import Refusal, Table, Write, changes
 from sluiceway.adapters.dynamodb_gates import gate_of, open_check
+from sluiceway.adapters.dynamodb_usage import usage_write
 from sluiceway.domain.errors import DamagedRowError, StoreBusyError
 from sluiceway.domain.freshness import CacheEntry
 from sluiceway.domain.gate import Shut
@@ -373,9 +374,9 @@ class DynamoDBJobs:
         stored = [] if entry is None else self._cache.store(entry, old)
         ends = old.open and not new.open
         settling = self._closing_writes(new, stored=entry is not None) if ends else []
-        counter = [*self._counter_writes(new), *self._cost_writes(old, new)] if ends else []
+        counts = self._counting_writes(old, new) if ends else []
         while True:
-            needed = core + counter
+            needed = core + counts
             try:
                 refusals = self._table.transact(needed + stored + settling)
             except (StoreBusyError, DamagedRowError) as error:
@@ -406,7 +407,7 @@ class DynamoDBJobs:
     def _apply_unsettled(
         self, old: Job, new: Job, rest: list[Write], stored: list[Write]
     ) -> Applied | Moved:
-        """The last resort of a paid result: without claim, counter and budget, marked as open."""
+        """The last resort of a paid result: without claim and counts, marked as open."""
         marked = new
         if old.open and not new.open:
             now_ms, shard = self._clock.now_ms(), due_shard(new.job_id)
@@ -474,7 +475,9 @@ class DynamoDBJobs:
         if old.refresh:
             raise ValueError("a refresh is not redriven")
         writes = [self._job_write(old, new)]
-        if not old.unsettled:  # else its place in the counter was never given back
+        if old.unsettled:  # its place in the counter was never given back, nor its end counted
+            writes += self._usage_writes(old)
+        else:
             writes.append(
                 Write(
                     self._names.coordination,
@@ -497,11 +500,7 @@ class DynamoDBJobs:
         if not job.unsettled:
             return
         done = settled(job)
-        needed = [
-            self._job_write(job, done),
-            *self._counter_writes(job),
-            *self._cost_writes(job, done),
-        ]
+        needed = [self._job_write(job, done), *self._counting_writes(job, done)]
         closing = self._closing_writes(job, stored=False)
         while True:
             refusals = self._table.transact(needed + closing)
@@ -633,6 +632,14 @@ class DynamoDBJobs:
             return [claim, *self._cache.refresh_failed(job)]
         return [claim]
 
+    def _counting_writes(self, old: Job, new: Job) -> list[Write]:
+        """Where a job that has ended was counted as open, and where its end is."""
+        return [
+            *self._counter_writes(new),
+            *self._cost_writes(old, new),
+            *self._usage_writes(new),
+        ]
+
     def _counter_writes(self, job: Job) -> list[Write]:
         """The counter of a job that has ended; a refresh is in none."""
         if job.refresh:
@@ -645,6 +652,10 @@ class DynamoDBJobs:
                 values={"minus_one": -1},
             )
         ]
+
+    def _usage_writes(self, job: Job) -> list[Write]:
+        """Counts the end of a job; that of a refresh is nobody's."""
+        return [] if job.refresh else [usage_write(self._names.jobs, job)]
 
     def _seen(self, refusal: Refusal, job: Job) -> Job | None:
         """The job in a refusal; read again where an emulator leaves it out."""

@@ -196,7 +196,7 @@ class Job:
     discarded: bool = False
     """An operator gave up on it: its messages are acknowledged."""
     unsettled: bool = False
-    """The end was written without claim, counter and budget; the sweeper does it."""
+    """The end was written without claim, counter, budget and usage; the sweeper does it."""
 
     @property
     def open(self) -> bool:
@@ -211,7 +211,7 @@ class Job:
     @property
     def day(self) -> str:
         """The day (UTC) whose budgets it is in: of its submit, or of its last redrive."""
-        return f"{datetime.fromtimestamp(self.enqueued_at_epoch_ms // 1000, UTC):%Y-%m-%d}"
+        return day_of(self.enqueued_at_epoch_ms)
 
     @property
     def budgeted_nanos(self) -> int:
@@ -250,6 +250,11 @@ class Job:
     def version(self) -> tuple[JobStatus, int, int, int]:
         """What a write compares: no transition leaves all of it as it was."""
         return self.status, self.fence, self.attempts_total, self.revision
+
+
+def day_of(epoch_ms: int) -> str:
+    """The day (UTC), `YYYY-MM-DD`."""
+    return f"{datetime.fromtimestamp(epoch_ms // 1000, UTC):%Y-%m-%d}"
 
 
 def submitted(job: Job) -> Job:

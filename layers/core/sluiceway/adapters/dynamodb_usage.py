@@ -1,0 +1,85 @@
+"""Usage in the Jobs table, under an owner of its own for each tenant (port UsageReader).
+
+tenant    usage#<tenant>
+job_id    <YYYY-MM-DD>#<counter shard>
+<model>|<count>    one attribute for each count of domain/usage.py that isn't zero
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from sluiceway.adapters.dynamodb import Table, Write, from_item
+from sluiceway.domain.errors import DamagedRowError
+from sluiceway.domain.job import Job
+from sluiceway.domain.usage import COUNTS, UsageRow, ended_at_ms, usage_of
+from sluiceway.ports import Clock
+
+KEPT_S = 400 * 24 * 3600
+
+OWNER_PREFIX = "usage#"
+"""'#' is in no tenant's name, so no partner's job stands there."""
+
+
+def usage_write(jobs: str, job: Job) -> Write:
+    """Counts the end of a job, within the transaction that settles its counter.
+
+    The row is split as the counter is, so that it is in nobody's way who isn't there already.
+    """
+    usage = usage_of(job)
+    sums = ", ".join(f"#{name} :{name}" for name in usage.counts)
+    return Write(
+        jobs,
+        {"tenant": _owner(job.tenant), "job_id": f"{usage.day}#{job.counter_shard}"},
+        update=f"ADD {sums} SET #ttl_epoch_s = :ttl",
+        values={**usage.counts, "ttl": ended_at_ms(job) // 1000 + KEPT_S},
+        names={name: f"{usage.model}|{name}" for name in usage.counts},
+    )
+
+
+class DynamoDBUsage:
+    """Weakness: a row has all models of its day, so each end pays for the others' bytes too."""
+
+    def __init__(self, table: Table, jobs: str, *, clock: Clock) -> None:
+        """`jobs`: name of the Jobs table."""
+        self._table = table
+        self._name = jobs
+        self._clock = clock
+
+    def read(self, tenant: str, first_day: str, last_day: str) -> list[UsageRow]:
+        """See UsageReader."""
+        pages = self._table.client.get_paginator("query").paginate(
+            TableName=self._name,
+            KeyConditionExpression="#tenant = :owner AND #job_id BETWEEN :first AND :last",
+            ExpressionAttributeNames={"#tenant": "tenant", "#job_id": "job_id"},
+            ExpressionAttributeValues={
+                ":owner": {"S": _owner(tenant)},
+                ":first": {"S": f"{first_day}#"},
+                ":last": {"S": f"{last_day}#~"},
+            },
+        )
+        found: dict[tuple[str, str], UsageRow] = {}
+        now_s = self._clock.now_ms() // 1000
+        for item in (from_item(item) for page in pages for item in page["Items"]):
+            if item["ttl_epoch_s"] > now_s:
+                for row in rows_of(item):
+                    key = row.day, row.model
+                    found[key] = found[key] + row if key in found else row
+        return list(found.values())
+
+
+def rows_of(item: Mapping[str, Any]) -> Iterator[UsageRow]:
+    """What a row says of each model. A count that this version doesn't know is left out."""
+    models: dict[str, dict[str, int]] = {}
+    for name, value in item.items():
+        model, _, count = name.rpartition("|")
+        if count in COUNTS:
+            if type(value) is not int:
+                raise DamagedRowError(f"The usage of {item['job_id']} has more than numbers.")
+            models.setdefault(model, {})[count] = value
+    day = item["job_id"].partition("#")[0]
+    for model, counts in models.items():
+        yield UsageRow(day, model, **counts)
+
+
+def _owner(tenant: str) -> str:
+    return f"{OWNER_PREFIX}{tenant}"
