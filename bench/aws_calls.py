@@ -35,6 +35,7 @@ from sluiceway import bootstrap
 from sluiceway.adapters.dynamodb import Table
 from sluiceway.adapters.dynamodb_backlog import DynamoDBBacklogs
 from sluiceway.adapters.dynamodb_state import DynamoDBState
+from sluiceway.adapters.dynamodb_usage import OWNER_PREFIX
 from sluiceway.domain import catalogue as catalogues
 from sluiceway.domain import ids
 from sluiceway.domain.backlog import Backlog, Group
@@ -384,6 +385,8 @@ class Recorder:
         if target.table == self._tables.coordination:
             kind: str = target.key["coordination_key"]["S"].split("#", 1)[0]
             return {"tenant": "counter"}.get(kind, kind)
+        if target.key.get("tenant", {}).get("S", "").startswith(OWNER_PREFIX):
+            return "usage"
         return self._words.get(target.table, target.table)
 
     def _units(self, done: _Open) -> Units:

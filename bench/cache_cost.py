@@ -57,6 +57,7 @@ from tests.fakes.in_memory import (
     InMemoryQueue,
     InMemoryRates,
     InMemoryState,
+    InMemoryUsage,
     World,
 )
 
@@ -369,6 +370,7 @@ class Handlers:
                 self.shelf.cache, shared, InMemoryAudit(world), clock, telemetry
             ),
             lists=InMemoryJobLists(world),
+            usage=InMemoryUsage(world),
             telemetry=telemetry,
             pause=clock.pause,
             idempotency=lambda: None,

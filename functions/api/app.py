@@ -6,12 +6,13 @@ from aws_lambda_powertools.event_handler import APIGatewayRestResolver, Response
 from aws_lambda_powertools.utilities.typing import LambdaContext
 from sluiceway import bootstrap
 from sluiceway.domain.errors import MethodNotAllowedError, RouteNotFoundError, SluicewayError
-from sluiceway.routes import jobs, service
+from sluiceway.routes import jobs, service, usage
 from sluiceway.routes.request import ApiDeps, Request, request_of
 
 app = APIGatewayRestResolver()
 app.include_router(service.router)
 app.include_router(jobs.router)
+app.include_router(usage.router)
 
 
 def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:

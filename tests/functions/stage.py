@@ -38,6 +38,7 @@ from tests.fakes.in_memory import (
     InMemoryQueue,
     InMemoryRates,
     InMemoryState,
+    InMemoryUsage,
     World,
 )
 from tests.unit.logs import a_context, fresh_telemetry
@@ -144,6 +145,7 @@ class Stage:
                 telemetry=self.telemetry,
             ),
             lists=InMemoryJobLists(self.world),
+            usage=InMemoryUsage(self.world),
             telemetry=self.telemetry,
             pause=self.pause,
             idempotency=lambda: self.idempotency,

@@ -62,7 +62,7 @@ Names = frozenset[str]
 PORTS = frozenset(
     {"bus", "cache", "due_jobs", "gates", "jobs", "keys", "latencies", "payloads", "queue"}
     | {"audit", "backlogs", "state", "vendors", "webhook_client", "webhook_secrets", "webhooks"}
-    | {"idempotency", "lists"}
+    | {"idempotency", "lists", "usage"}
 )
 """The names under which use cases and routes know the ports that reach AWS."""
 
@@ -325,6 +325,7 @@ def _run_all_verbs(recorder: _Recorder, session: boto3.Session) -> None:
     lists = recorder.port("lists", api.lists)
     lists.page(first.tenant, limit=1, after="job_z", status=first.status, model=first.model)
     lists.get(first.tenant, [first.job_id])
+    recorder.port("usage", api.usage).read(first.tenant, "2026-01-01", "2026-01-31")
     recorder.run(("idempotency", "make"), frozenset(), lambda: _use_idempotency(api.idempotency()))
 
     jobs = recorder.port("jobs", run.worker.jobs)

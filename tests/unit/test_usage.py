@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from datetime import date
 from typing import TYPE_CHECKING
 
 import pytest
 from sluiceway.domain import job as transitions
 from sluiceway.domain.errors import InvalidRequestError
 from sluiceway.domain.usage import UsageRow, usage_of
-from sluiceway.usecases.usage import MAX_DAYS, Period, period_of, read_usage
+from sluiceway.usecases.usage import MAX_DAYS, Period, newest_first, period_of
 
 from tests.fakes.examples import a_job, an_entry, an_error, completed, failed, redriven
-from tests.fakes.in_memory import NOW_MS, FakeClock, InMemoryUsage, World
+from tests.fakes.in_memory import NOW_MS
 
 if TYPE_CHECKING:
     from sluiceway.domain.job import Job
 
-TODAY = date(2026, 1, 31)
 DAY_MS = 24 * 3600 * 1000
 DEAD = failed(a_job(), last_receive=True)
 
@@ -109,6 +107,13 @@ def test_rows_add_up() -> None:
 # ------------------------------------------------------------------------------------ the period
 
 
+def asked(first: str | None, last: str | None) -> Period:
+    """On the last millisecond of 2026-01-31."""
+    given = {"from": first, "to": last}
+    parameters = {name: day for name, day in given.items() if day is not None}
+    return period_of(parameters, now_ms=NOW_MS + 31 * DAY_MS - 1)
+
+
 @pytest.mark.parametrize(
     ("given", "period"),
     [
@@ -125,9 +130,7 @@ def test_rows_add_up() -> None:
 def test_period_is_what_was_given_and_a_month_until_today_else(
     given: tuple[str | None, str | None], period: tuple[str, str]
 ) -> None:
-    first, last = map(date.fromisoformat, period)
-
-    assert period_of(*given, TODAY) == Period(first, last)
+    assert asked(*given) == Period(*period)
 
 
 @pytest.mark.parametrize(
@@ -148,7 +151,7 @@ def test_day_that_is_none_is_refused_by_the_name_of_its_parameter(day: str, name
     given = (day, None) if name == "from" else (None, day)
 
     with pytest.raises(InvalidRequestError, match=rf"^{name} is a day"):
-        period_of(*given, TODAY)
+        asked(*given)
 
 
 @pytest.mark.parametrize(
@@ -156,7 +159,7 @@ def test_day_that_is_none_is_refused_by_the_name_of_its_parameter(day: str, name
 )
 def test_period_that_ends_before_it_begins_is_refused(given: tuple[str, str | None]) -> None:
     with pytest.raises(InvalidRequestError, match="from is after to"):
-        period_of(*given, TODAY)
+        asked(*given)
 
 
 @pytest.mark.parametrize(
@@ -164,22 +167,17 @@ def test_period_that_ends_before_it_begins_is_refused(given: tuple[str, str | No
 )
 def test_period_of_more_than_92_days_is_refused(given: tuple[str, str | None]) -> None:
     with pytest.raises(InvalidRequestError, match=f"from and to may span {MAX_DAYS} days"):
-        period_of(*given, TODAY)
+        asked(*given)
 
 
-# ------------------------------------------------------------------------------------ the use case
+# ------------------------------------------------------------------------------------ the order
 
 
-def test_usage_is_told_by_day_and_model_the_newest_first() -> None:
-    world = World()
-    for day in ("2025-12-31", "2026-01-01"):
-        for model in ("b", "a", "c"):
-            world.usage["acme", day, model] = UsageRow(day, model, completed=1)
+def test_newest_day_is_first_and_its_models_in_alphabetical_order() -> None:
+    days, models = ("2025-12-31", "2026-01-01"), ("b", "a", "c")
+    rows = [UsageRow(day, model) for day in days for model in models]
 
-    found = read_usage(None, None, "acme", usage=InMemoryUsage(world), clock=FakeClock())
-
-    assert found.period == Period(date(2025, 12, 2), date(2026, 1, 1))
-    assert [(row.day, row.model) for row in found.rows] == [
+    assert [(row.day, row.model) for row in newest_first(rows)] == [
         *(("2026-01-01", "a"), ("2026-01-01", "b"), ("2026-01-01", "c")),
         *(("2025-12-31", "a"), ("2025-12-31", "b"), ("2025-12-31", "c")),
     ]

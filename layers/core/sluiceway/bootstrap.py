@@ -200,6 +200,7 @@ def api_deps() -> "ApiDeps":
     from sluiceway.adapters.dynamodb_job_lists import DynamoDBJobLists  # noqa: PLC0415
     from sluiceway.adapters.dynamodb_rates import DynamoDBRates  # noqa: PLC0415
     from sluiceway.adapters.dynamodb_state import DynamoDBState  # noqa: PLC0415
+    from sluiceway.adapters.dynamodb_usage import DynamoDBUsage  # noqa: PLC0415
     from sluiceway.routes.request import ApiDeps  # noqa: PLC0415
     from sluiceway.usecases.invalidate_cache import Invalidator  # noqa: PLC0415
     from sluiceway.usecases.submit_job import Submitter  # noqa: PLC0415
@@ -232,6 +233,7 @@ def api_deps() -> "ApiDeps":
             telemetry=telemetry,
         ),
         lists=DynamoDBJobLists(table, settings.jobs_table),
+        usage=DynamoDBUsage(table, settings.jobs_table, clock=clock),
         telemetry=telemetry,
         pause=time.sleep,
         idempotency=cache(lambda: _idempotency(table, settings.idempotency_table)),

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -18,6 +18,7 @@ from sluiceway.domain.errors import (
 )
 from sluiceway.domain.freshness import CacheEntry, Freshness
 from sluiceway.domain.job import Job, JobStatus
+from sluiceway.domain.usage import UsageRow
 from sluiceway.ports import RateLeft
 
 STATUS: Mapping[str, int] = {
@@ -213,6 +214,26 @@ def models_reply(models: Mapping[str, Model]) -> Reply:
         for name, model in sorted(models.items())
     ]
     return Reply(200, {"object": "list", "data": data}, {})
+
+
+def usage_reply(first_day: str, last_day: str, rows: Iterable[UsageRow]) -> Reply:
+    """A tenant's usage of these days, in the order of `rows`."""
+    data = [
+        {
+            "date": row.day,
+            "model": row.model,
+            "completed": row.completed,
+            "failed": row.failed,
+            "cancelled": row.cancelled,
+            "from_cache": row.from_cache,
+            "input_tokens": row.input_tokens,
+            "output_tokens": row.output_tokens,
+            "cost": _cost(row.cost_nanos),
+            "saved": _cost(row.saved_nanos),
+        }
+        for row in rows
+    ]
+    return Reply(200, {"object": "list", "from": first_day, "to": last_day, "data": data}, {})
 
 
 def with_rate(reply: Reply, rate: RateLeft | None) -> Reply:

@@ -5,10 +5,11 @@ job_id    <YYYY-MM-DD>#<counter shard>
 <model>|<count>    one attribute for each count of domain/usage.py that isn't zero
 """
 
+import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from sluiceway.adapters.dynamodb import Table, Write, from_item
+from sluiceway.adapters.dynamodb import Table, Write, to_item
 from sluiceway.domain.errors import DamagedRowError
 from sluiceway.domain.job import Job
 from sluiceway.domain.usage import COUNTS, UsageRow, ended_at_ms, usage_of
@@ -47,24 +48,25 @@ class DynamoDBUsage:
 
     def read(self, tenant: str, first_day: str, last_day: str) -> list[UsageRow]:
         """See UsageReader."""
-        pages = self._table.client.get_paginator("query").paginate(
-            TableName=self._name,
-            KeyConditionExpression="#tenant = :owner AND #job_id BETWEEN :first AND :last",
-            ExpressionAttributeNames={"#tenant": "tenant", "#job_id": "job_id"},
-            ExpressionAttributeValues={
-                ":owner": {"S": _owner(tenant)},
-                ":first": {"S": f"{first_day}#"},
-                ":last": {"S": f"{last_day}#~"},
-            },
-        )
+        request = {
+            "TableName": self._name,
+            "KeyConditionExpression": "#tenant = :owner AND #job_id BETWEEN :first AND :last",
+            "ExpressionAttributeNames": {"#tenant": "tenant", "#job_id": "job_id"},
+            "ExpressionAttributeValues": to_item(
+                {":owner": _owner(tenant), ":first": f"{first_day}#", ":last": f"{last_day}#~"}
+            ),
+        }
         found: dict[tuple[str, str], UsageRow] = {}
         now_s = self._clock.now_ms() // 1000
-        for item in (from_item(item) for page in pages for item in page["Items"]):
-            if item["ttl_epoch_s"] > now_s:
-                for row in rows_of(item):
-                    key = row.day, row.model
-                    found[key] = found[key] + row if key in found else row
-        return list(found.values())
+        while True:
+            items, answer = self._table.query(**request)
+            kept = (item for item in items if item["ttl_epoch_s"] > now_s)
+            for row in itertools.chain.from_iterable(map(rows_of, kept)):
+                key = row.day, row.model
+                found[key] = found[key] + row if key in found else row
+            if "LastEvaluatedKey" not in answer:
+                return list(found.values())
+            request["ExclusiveStartKey"] = answer["LastEvaluatedKey"]
 
 
 def rows_of(item: Mapping[str, Any]) -> Iterator[UsageRow]:

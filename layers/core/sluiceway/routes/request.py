@@ -20,7 +20,7 @@ from sluiceway.domain.errors import (
 )
 from sluiceway.domain.request import MAX_BODY_BYTES
 from sluiceway.http import Reply, problem
-from sluiceway.ports import JobLists
+from sluiceway.ports import JobLists, UsageReader
 from sluiceway.telemetry import PowertoolsTelemetry, trace_header
 from sluiceway.usecases.authorize import Caller
 from sluiceway.usecases.invalidate_cache import Invalidator
@@ -43,6 +43,7 @@ class ApiDeps:
     submitter: Submitter
     invalidator: Invalidator
     lists: JobLists
+    usage: UsageReader
     telemetry: PowertoolsTelemetry
     pause: Callable[[float], None]
     """Seconds; for requests that wait for their job."""

@@ -1,12 +1,13 @@
-"""Usage: what the caller's ended jobs came to, by day (UTC) and model."""
+"""Usage: which days are asked for, and in which order they are told."""
 
 import re
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 
 from sluiceway.domain.errors import InvalidRequestError
 from sluiceway.domain.usage import UsageRow
-from sluiceway.ports import Clock, UsageReader
 
 MAX_DAYS = 92
 """Of one request: a quarter."""
@@ -16,61 +17,38 @@ DEFAULT_DAYS_BACK = 30
 
 @dataclass(frozen=True, slots=True)
 class Period:
-    """Days from the first to the last, both included."""
+    """Days (UTC) as `YYYY-MM-DD`, both included."""
 
-    first: date
-    last: date
-
-
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """What was found in a period, the newest day first, and its models in alphabetical order."""
-
-    period: Period
-    rows: tuple[UsageRow, ...]
+    first_day: str
+    last_day: str
 
 
-def read_usage(
-    given_from: str | None,
-    given_to: str | None,
-    tenant: str,
-    *,
-    usage: UsageReader,
-    clock: Clock,
-) -> Usage:
-    """The tenant's usage of these days; None is a day that wasn't given.
+def period_of(parameters: Mapping[str, str], *, now_ms: int) -> Period:
+    """The days from `from` to `to`; without these until today, and from 30 days before the last.
 
-    Raises InvalidRequestError.
+    Raises InvalidRequestError, which names the wrong one.
     """
-    today = datetime.fromtimestamp(clock.now_ms() // 1000, UTC).date()
-    period = period_of(given_from, given_to, today)
-    rows = usage.read(tenant, period.first.isoformat(), period.last.isoformat())
-    by_model = sorted(rows, key=lambda row: row.model)
-    return Usage(period, tuple(sorted(by_model, key=lambda row: row.day, reverse=True)))
-
-
-def period_of(given_from: str | None, given_to: str | None, today: date) -> Period:
-    """The days that were asked for: by default until today, and from 30 days before the last.
-
-    Raises InvalidRequestError.
-    """
-    last = today if given_to is None else _day(given_to, "to")
-    if given_from is not None:
-        first = _day(given_from, "from")
-    else:
-        first = last - min(timedelta(DEFAULT_DAYS_BACK), last - date.min)
+    last = _day(parameters, "to") or datetime.fromtimestamp(now_ms // 1000, UTC).date()
+    first = _day(parameters, "from") or last - min(timedelta(DEFAULT_DAYS_BACK), last - date.min)
     if first > last:
         raise InvalidRequestError("from is after to, which is today unless it is given.")
     if (last - first).days >= MAX_DAYS:
         raise InvalidRequestError(f"from and to may span {MAX_DAYS} days at most.")
-    return Period(first, last)
+    return Period(first.isoformat(), last.isoformat())
 
 
-def _day(given: str, name: str) -> date:
-    """`date.fromisoformat` alone would take weeks, and days without hyphens, too."""
+def newest_first(rows: Iterable[UsageRow]) -> list[UsageRow]:
+    """The newest day first, and its models in alphabetical order."""
+    by_model = sorted(rows, key=lambda row: row.model)
+    return sorted(by_model, key=lambda row: row.day, reverse=True)
+
+
+def _day(parameters: Mapping[str, str], name: str) -> date | None:
+    """None when it isn't given. `date.fromisoformat` alone would take `20260131` and weeks, too."""
+    given = parameters.get(name)
+    if given is None:
+        return None
     if re.fullmatch(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", given):
-        try:
+        with suppress(ValueError):  # there is no such day
             return date.fromisoformat(given)
-        except ValueError:
-            pass  # there is no such day
     raise InvalidRequestError(f"{name} is a day as YYYY-MM-DD.")
