@@ -6,13 +6,14 @@ from aws_lambda_powertools.event_handler import APIGatewayRestResolver, Response
 from aws_lambda_powertools.utilities.typing import LambdaContext
 from sluiceway import bootstrap
 from sluiceway.domain.errors import MethodNotAllowedError, RouteNotFoundError, SluicewayError
-from sluiceway.routes import jobs, service, usage
-from sluiceway.routes.request import ApiDeps, Request, request_of
+from sluiceway.routes import batches, jobs, service, usage
+from sluiceway.routes.request import UNEXPECTED, ApiDeps, Request, request_of
 
 app = APIGatewayRestResolver()
 app.include_router(service.router)
 app.include_router(jobs.router)
 app.include_router(usage.router)
+app.include_router(batches.router)
 
 
 def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
@@ -61,7 +62,4 @@ def unexpected(error: Exception) -> Response[str]:
     """The boundary: a traceback is no answer, and its text may hold a prompt."""
     request = request_of(app)
     request.deps.telemetry.error("unexpected_error", error)
-    return request.refuse(SluicewayError(_UNEXPECTED))
-
-
-_UNEXPECTED = "Something failed on our side. The same request may be sent again."
+    return request.refuse(SluicewayError(UNEXPECTED))

@@ -18,6 +18,7 @@ from tests.contract.harness import InMemoryRows, Store, make_tables, store_on
 from tests.fakes.in_memory import (
     InMemoryAudit,
     InMemoryBacklogs,
+    InMemoryBatches,
     InMemoryCache,
     InMemoryDueJobs,
     InMemoryJobs,
@@ -126,6 +127,7 @@ def store(request: pytest.FixtureRequest, clock: FakeClock, world: World) -> Sto
             audit=InMemoryAudit(world),
             backlogs=InMemoryBacklogs(world),
             usage=InMemoryUsage(world),
+            batches=InMemoryBatches(world),
             rows=InMemoryRows(world),
             clock=clock,
         )

@@ -12,6 +12,7 @@ from samtranslator.yaml_helper import yaml_parse
 from sluiceway.adapters.dynamodb import Table, from_item, to_item
 from sluiceway.adapters.dynamodb_audit import DynamoDBAudit
 from sluiceway.adapters.dynamodb_backlog import DynamoDBBacklogs
+from sluiceway.adapters.dynamodb_batches import DynamoDBBatches
 from sluiceway.adapters.dynamodb_cache import DynamoDBCache
 from sluiceway.adapters.dynamodb_due_jobs import DynamoDBDueJobs
 from sluiceway.adapters.dynamodb_jobs import DynamoDBJobs, TableNames, _values_of
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from sluiceway.ports import (
         AuditLog,
         Backlogs,
+        Batches,
         DueJobs,
         JobQueue,
         JobStore,
@@ -102,6 +104,7 @@ class Store:
     audit: AuditLog
     backlogs: Backlogs
     usage: UsageReader
+    batches: Batches
     rows: Rows
     clock: FakeClock
 
@@ -332,6 +335,7 @@ def store_on(
         audit=DynamoDBAudit(table, tables.names.jobs),
         backlogs=DynamoDBBacklogs(table, tables.names.coordination, clock=clock),
         usage=DynamoDBUsage(table, tables.names.jobs, clock=clock),
+        batches=DynamoDBBatches(table, tables.names.jobs),
         rows=DynamoDBRows(client, tables.names),
         clock=clock,
     )

@@ -19,18 +19,20 @@ from sluiceway import bootstrap, telemetry
 from sluiceway.adapters import (
     dynamodb_audit,
     dynamodb_backlog,
+    dynamodb_batches,
     dynamodb_cache,
     dynamodb_jobs,
     dynamodb_state,
 )
 from sluiceway.domain import catalogue, errors, webhook
 from sluiceway.domain.backlog import Place
+from sluiceway.domain.batch import Batch, BatchItem, Refusal
 from sluiceway.domain.freshness import Freshness
 from sluiceway.domain.gate import Gate
 from sluiceway.domain.job import JobError, JobStatus
 from sluiceway.domain.payload import Payload
 from sluiceway.domain.request import CacheRequest, SubmitRequest
-from sluiceway.http import STATUS, dry_run_reply, hit_reply, job_reply
+from sluiceway.http import STATUS, batch_reply, dry_run_reply, hit_reply, job_reply
 from sluiceway.ports import AuditRecord, PartnerKey
 from sluiceway.usecases.sweep_jobs import Swept
 from sluiceway_cli.main import cli
@@ -512,6 +514,25 @@ def test_members_of_a_job_are_documented() -> None:
     assert members == first_column(ARCHITECTURE, "Members of a job")
 
 
+def test_members_of_a_batch_are_documented() -> None:
+    refused = BatchItem("a", refusal=Refusal("degraded", "Later.", ({"field": "model"},), 5))
+    reply = batch_reply(
+        202,
+        Batch("acme", "batch_1", NOW_MS, NOW_MS // 1000, (refused,)),
+        {},
+        {},
+        base_path="/v1",
+        now_ms=NOW_MS,
+        places={},
+    )
+    text = section(ARCHITECTURE, "Batches")
+    (item,) = reply.body["data"]
+    below = {*item, *item["error"], *reply.body["request_counts"], *reply.body["usage"]}
+
+    assert set(reply.body) == first_column(ARCHITECTURE, "Batches")
+    assert [name for name in below if f"`{name}`" not in text] == []
+
+
 def test_members_of_a_dry_run_are_documented() -> None:
     reply = dry_run_reply(
         a_job(),
@@ -555,6 +576,16 @@ def test_attributes_of_audit_records_are_documented() -> None:
     owner = dynamodb_audit._owner(NOW_MS).partition("#")[0]
 
     assert [field.name for field in fields(AuditRecord) if f"`{field.name}`" not in text] == []
+    assert f"`{owner}#<" in text
+
+
+def test_attributes_of_batches_are_documented() -> None:
+    text = section(ARCHITECTURE, "Batch rows")
+    kinds = (BatchItem, Refusal)
+    members = {field.name for kind in kinds for field in fields(kind)} | {"items"}
+    owner = dynamodb_batches._key("acme", "batch_1")["tenant"].partition("#")[0]
+
+    assert [name for name in members if f"`{name}`" not in text] == []
     assert f"`{owner}#<" in text
 
 

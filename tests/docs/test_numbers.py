@@ -11,6 +11,7 @@ from typing import Any
 from sluiceway import bootstrap
 from sluiceway.adapters import (
     dynamodb,
+    dynamodb_batches,
     dynamodb_gates,
     dynamodb_jobs,
     dynamodb_state,
@@ -29,10 +30,12 @@ from sluiceway.domain import (
     ticket,
     webhook,
 )
+from sluiceway.domain.batch import Batch, BatchItem, KeptHit, Refusal
+from sluiceway.domain.freshness import Freshness
 from sluiceway.domain.payload import Payload
 from sluiceway.http import MAX_REPLY_BYTES
 from sluiceway.ports import VendorCall
-from sluiceway.usecases import sweep_jobs, wake_jobs
+from sluiceway.usecases import submit_batch, sweep_jobs, wake_jobs
 
 from tests.fakes.examples import a_job, an_error
 from tests.template.rendering import RESOURCES, SOURCE
@@ -44,6 +47,9 @@ LAMBDA_LONGEST_RUN_S = 900
 LAMBDA_REPLY_BYTES = 6 * 1024 * 1024
 GATEWAY_WAITS_S = 29
 DYNAMODB_ITEM_BYTES = 400 * 1024
+DYNAMODB_BATCH_ITEMS = 100
+DYNAMODB_MAP_BYTES = 3 + 3
+"""Of a map with two members in a list, besides names and values."""
 DYNAMODB_EXPRESSION_BYTES = 4 * 1024
 INVALIDATED_WITHIN_S = 5
 NOTICEABLE_S = 1
@@ -239,6 +245,19 @@ def test_largest_job_row_fits_into_an_item() -> None:
 
     # A generous measure: every value as text, and the name of every attribute.
     assert sum(len(name) + _size(value) for name, value in values.items()) < DYNAMODB_ITEM_BYTES
+
+
+def test_largest_batch_row_fits_into_an_item() -> None:
+    hit = KeptHit("c1_" + "k" * 43, "m" * 63, Freshness.EXPIRED, *[10**12] * 5)
+    refusal = Refusal("c" * 32, "m" * 512, retry_after_s=10**6)
+    faults = submit_batch.MAX_REFUSAL_BYTES + request.MAX_FAULTS_TOLD * DYNAMODB_MAP_BYTES
+    for largest in (BatchItem("c" * 64, hit=hit), BatchItem("c" * 64, refusal=refusal)):
+        values = dynamodb_batches._values_of(Batch("t" * 63, "b" * 32, 10**13, 10**10, (largest,)))
+
+        item_bytes = _size(values["items"]) + faults
+
+        assert request.MAX_BATCH_JOBS * item_bytes < DYNAMODB_ITEM_BYTES
+    assert request.MAX_BATCH_JOBS <= DYNAMODB_BATCH_ITEMS
 
 
 def test_row_of_a_day_outlives_every_job_of_the_day() -> None:

@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from aws_lambda_powertools.utilities.idempotency.persistence.datarecord import DataRecord
+    from sluiceway.domain.batch import Batch
     from sluiceway.domain.catalogue import Vendor
     from sluiceway.domain.errors import VendorError
     from sluiceway.domain.freshness import CacheEntry
@@ -154,6 +155,8 @@ class World:
     paused_lanes: set[str] = field(default_factory=set)
     backlog: Backlog = field(default_factory=Backlog)
     audit: list[AuditRecord] = field(default_factory=list)
+    batches: dict[tuple[str, str], Batch] = field(default_factory=dict)
+    """By tenant and batch id."""
     payloads: dict[str, bytes] = field(default_factory=dict)
     keys: dict[str, PartnerKey] = field(default_factory=dict)
     """By hash."""
@@ -704,6 +707,21 @@ class InMemoryUsage:
                 for (owner, day, _), row in self._world.usage.items()
                 if owner == tenant and first_day <= day <= last_day
             ]
+
+
+class InMemoryBatches:
+    """The batches of a World (port Batches)."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def add(self, batch: Batch) -> None:
+        with self._world.lock:
+            self._world.batches.setdefault((batch.tenant, batch.batch_id), batch)
+
+    def get(self, tenant: str, batch_id: str) -> Batch | None:
+        with self._world.lock:
+            return self._world.batches.get((tenant, batch_id))
 
 
 class InMemoryGates:

@@ -26,6 +26,7 @@ from tests.fakes.in_memory import (
     FakeVendors,
     InMemoryAudit,
     InMemoryBacklogs,
+    InMemoryBatches,
     InMemoryCache,
     InMemoryDueJobs,
     InMemoryGates,
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from aws_lambda_powertools.utilities.idempotency import BasePersistenceLayer
-    from sluiceway.ports import JobQueue, JobStore, PayloadStore, ResultCache, VendorClient
+    from sluiceway.ports import Batches, JobQueue, JobStore, PayloadStore, ResultCache, VendorClient
 
 EVENTS = Path(__file__).parents[2] / "events"
 INTERACTIVE_ARN = "arn:aws:sqs:us-east-1:123456789012:sluiceway-InteractiveQueue-1A2B3C4D5E6F"
@@ -93,6 +94,7 @@ class Stage:
         self.catalogue = CATALOGUE
         self.state = InMemoryState(self.world)
         self.audit = InMemoryAudit(self.world)
+        self.batches: Batches = InMemoryBatches(self.world)
         self.rand = 0.5
         self.pause: Callable[[float], None] = self.clock.pause
         self.idempotency: BasePersistenceLayer = InMemoryIdempotency(self.world)
@@ -146,6 +148,7 @@ class Stage:
             ),
             lists=InMemoryJobLists(self.world),
             usage=InMemoryUsage(self.world),
+            batches=self.batches,
             telemetry=self.telemetry,
             pause=self.pause,
             idempotency=lambda: self.idempotency,

@@ -943,6 +943,8 @@ def test_path_that_is_unknown_is_not_found(stage: Stage, path: str, method: str)
         ("/jobs/", "GET, HEAD, POST"),
         (f"/jobs/{JOB_ID}", "GET, HEAD"),
         (f"/jobs/{JOB_ID}/cancel", "POST"),
+        ("/batches", "POST"),
+        ("/batches/batch_01KDVT7V00000000000000000A", "GET, HEAD"),
     ],
 )
 @pytest.mark.parametrize("method", METHODS)

@@ -28,6 +28,7 @@ from sluiceway import bootstrap
 from sluiceway.adapters.dynamodb_stream import event_of
 from sluiceway.domain import job as transitions
 from sluiceway.domain.backlog import Backlog
+from sluiceway.domain.batch import Batch
 from sluiceway.domain.catalogue import Model, Vendor
 from sluiceway.domain.errors import StoreBusyError, VendorError, WebhookError
 from sluiceway.domain.gate import OPEN_AFTER_FAILURES, Limits, Room
@@ -62,7 +63,7 @@ Names = frozenset[str]
 PORTS = frozenset(
     {"bus", "cache", "due_jobs", "gates", "jobs", "keys", "latencies", "payloads", "queue"}
     | {"audit", "backlogs", "state", "vendors", "webhook_client", "webhook_secrets", "webhooks"}
-    | {"idempotency", "lists", "usage"}
+    | {"idempotency", "lists", "batches", "usage"}
 )
 """The names under which use cases and routes know the ports that reach AWS."""
 
@@ -322,10 +323,8 @@ def _run_all_verbs(recorder: _Recorder, session: boto3.Session) -> None:
         recorder.calls.known |= set(session.client(service).meta.method_to_api_mapping)
 
     first = _run_verbs_of_the_api(recorder, api.submitter)
-    lists = recorder.port("lists", api.lists)
-    lists.page(first.tenant, limit=1, after="job_z", status=first.status, model=first.model)
-    lists.get(first.tenant, [first.job_id])
     recorder.port("usage", api.usage).read(first.tenant, "2026-01-01", "2026-01-31")
+    _run_verbs_of_many_jobs(recorder, api, first)
     recorder.run(("idempotency", "make"), frozenset(), lambda: _use_idempotency(api.idempotency()))
 
     jobs = recorder.port("jobs", run.worker.jobs)
@@ -438,6 +437,15 @@ def _run_verbs_of_the_api(recorder: _Recorder, submitter: Any) -> Any:
     payloads.size("inputs/big")
     payloads.url("inputs/big")
     return first
+
+
+def _run_verbs_of_many_jobs(recorder: _Recorder, api: Any, first: Any) -> None:
+    lists = recorder.port("lists", api.lists)
+    lists.page(first.tenant, limit=1, after="job_z", status=first.status, model=first.model)
+    lists.get(first.tenant, [first.job_id])
+    batches = recorder.port("batches", api.batches)
+    batches.add(Batch(first.tenant, "batch_1", NOW_MS, NOW_MS // 1000 + 60, ()))
+    batches.get(first.tenant, "batch_1")
 
 
 def _run_verbs_of_gates(gates: Any) -> None:

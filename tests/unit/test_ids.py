@@ -87,3 +87,23 @@ def test_owner_is_nothing_else(name: str) -> None:
 @given(st.text(max_size=70))
 def test_no_tenant_is_called_as_a_refresh(name: str) -> None:
     assert not re.fullmatch(ids.NAME_PATTERN, ids.REFRESH_PREFIX + name)
+
+
+@given(TIME_MS, RANDOM)
+def test_batch_id_is_one_and_no_jobs(now_ms: int, randomness: bytes) -> None:
+    made = ids.batch_id(now_ms, randomness)
+
+    assert ids.well_formed_batch(made)
+    assert re.fullmatch(r"batch_[0-9A-HJKMNP-TV-Z]{26}", made)
+    assert not ids.well_formed(made)
+
+
+@pytest.mark.parametrize(
+    "given_id",
+    [
+        *("", "batch_", "batch_" + "0" * 25, "batch_" + "0" * 27, "batch_" + "0" * 25 + "\n"),
+        *("batch_" + "o" * 26, "batch_" + "U" * 26, "job_" + "0" * 26, " batch_" + "0" * 26),
+    ],
+)
+def test_id_that_no_batch_has_is_not_well_formed(given_id: str) -> None:
+    assert not ids.well_formed_batch(given_id)

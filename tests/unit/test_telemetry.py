@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import ast
 import logging
+import sys
+import threading
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -166,6 +170,34 @@ def test_log_lines_never_hold_input_or_result(
             telemetry.event(name, COMPLETED)
 
     assert "hunter2" not in capsys.readouterr().out
+
+
+# ------------------------------------------------------------------ threads
+
+
+def test_events_of_many_threads_are_each_a_line_and_a_metric_of_their_own(
+    telemetry: PowertoolsTelemetry, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begin = threading.Barrier(8)
+    usual_s = sys.getswitchinterval()
+
+    def tell(number: int) -> None:
+        begin.wait(10)
+        for _ in range(50):
+            telemetry.event("cache_hit", model="demo-chat", tenant=f"tenant-{number}")
+
+    sys.setswitchinterval(1e-6)
+    try:
+        with telemetry.invocation(a_context()), ThreadPoolExecutor(8) as threads:
+            list(threads.map(tell, range(8)))
+    finally:
+        sys.setswitchinterval(usual_s)
+
+    written = output(capsys)
+    counted = Counter(line["tenant"] for line in metric_lines(written))
+    assert counted == {f"tenant-{number}": 50 for number in range(8)}
+    assert {tuple(line["CacheHit"]) for line in metric_lines(written)} == {(1.0,)}
+    assert len(log_lines(written)) == 400
 
 
 # ------------------------------------------------------------------ one invocation and the next

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import boto3
@@ -197,6 +198,7 @@ def api_deps() -> "ApiDeps":
     """For functions/api."""
     from sluiceway.adapters.dynamodb_audit import DynamoDBAudit  # noqa: PLC0415
     from sluiceway.adapters.dynamodb_backlog import DynamoDBBacklogs  # noqa: PLC0415
+    from sluiceway.adapters.dynamodb_batches import DynamoDBBatches  # noqa: PLC0415
     from sluiceway.adapters.dynamodb_job_lists import DynamoDBJobLists  # noqa: PLC0415
     from sluiceway.adapters.dynamodb_rates import DynamoDBRates  # noqa: PLC0415
     from sluiceway.adapters.dynamodb_state import DynamoDBState  # noqa: PLC0415
@@ -234,6 +236,7 @@ def api_deps() -> "ApiDeps":
         ),
         lists=DynamoDBJobLists(table, settings.jobs_table),
         usage=DynamoDBUsage(table, settings.jobs_table, clock=clock),
+        batches=DynamoDBBatches(table, settings.jobs_table),
         telemetry=telemetry,
         pause=time.sleep,
         idempotency=cache(lambda: _idempotency(table, settings.idempotency_table)),
@@ -426,7 +429,7 @@ def _stores(
 
     names = TableNames(settings.jobs_table, settings.cache_table, settings.coordination_table)
     results = _cache(settings, table, telemetry)
-    payload_client: Callable[[], Any] = cache(
+    payload_client = _made_once(
         lambda: boto3.client("s3", config=_STORE_CONFIG.merge(_SIGNED_URLS))
     )
     return (
@@ -434,6 +437,17 @@ def _stores(
         results,
         S3Payloads(payload_client, settings.payload_bucket),
     )
+
+
+def _made_once(make: Callable[[], Any]) -> Callable[[], Any]:
+    """`make` at first use. Clients may be shared by threads, but not made by several at once."""
+    lock, made = Lock(), cache(make)
+
+    def get() -> Any:
+        with lock:
+            return made()
+
+    return get
 
 
 def _cache(

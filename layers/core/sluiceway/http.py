@@ -2,13 +2,14 @@
 
 import json
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from sluiceway.domain import ids
 from sluiceway.domain.backlog import Place
+from sluiceway.domain.batch import Batch, KeptHit, Refusal
 from sluiceway.domain.catalogue import Model
 from sluiceway.domain.errors import (
     BusyError,
@@ -88,6 +89,16 @@ class Reply:
     def without_fallback(self) -> "Reply":
         """The same without an old answer: the job's own will come."""
         return replace(self, body={n: value for n, value in self.body.items() if n != "fallback"})
+
+    def without(self, *names: str) -> "Reply":
+        """A batch's, without these members of its jobs: each job can be fetched by its id."""
+        data = [
+            {**one, "job": {n: value for n, value in one["job"].items() if n not in names}}
+            if "job" in one
+            else one
+            for one in self.body["data"]
+        ]
+        return replace(self, body={**self.body, "data": data})
 
     def with_result_url(self, url: str) -> "Reply":
         """The same without the result, and with the address from which it is fetched."""
@@ -277,11 +288,11 @@ def _cache_of(job: Job, now_ms: int) -> tuple[dict[str, Any], dict[str, str]]:
     }
 
 
-def _cache_of_entry(entry: CacheEntry, freshness: Freshness, now_ms: int) -> dict[str, Any]:
+def _cache_of_hit(hit: KeptHit) -> dict[str, Any]:
     return {
-        "status": _HIT_STATUS[freshness],
-        "age_s": entry.age_s(now_ms),
-        "stale": freshness is not Freshness.FRESH,
+        "status": _HIT_STATUS[hit.freshness],
+        "age_s": hit.age_s,
+        "stale": hit.freshness is not Freshness.FRESH,
     }
 
 
@@ -289,36 +300,133 @@ def hit_reply(
     entry: CacheEntry, freshness: Freshness, result: bytes, *, base_path: str, now_ms: int
 ) -> Reply:
     """A cache entry as the partner sees it: a completed job that cost nothing."""
-    hit_id = ids.hit_id(entry.cache_key)
-    age_s = entry.age_s(now_ms)
-    stored_at = rfc3339(entry.stored_at_epoch_ms)
-    body = {
-        "id": hit_id,
+    hit = KeptHit.of(entry, freshness, now_ms)
+    body = hit_body(hit, base_path=base_path)
+    body["result"] = result_body(result, entry.vendor_request_id)
+    return Reply(
+        200,
+        body,
+        {"Cache-Status": f"sluiceway; hit; ttl={entry.ttl_s(now_ms)}", "Age": str(hit.age_s)},
+    )
+
+
+def hit_body(hit: KeptHit, *, base_path: str) -> dict[str, Any]:
+    """A hit as the partner sees it, without its result."""
+    stored_at = rfc3339(hit.stored_at_epoch_ms)
+    return {
+        "id": hit.hit_id,
         "object": "job",
         "status": JobStatus.COMPLETED.value,
-        "model": entry.model,
+        "model": hit.model,
         "priority": "interactive",
         "created_at": stored_at,
         "started_at": stored_at,
         "completed_at": stored_at,
         "attempts": 0,
         "deduplicated": False,
-        "cache": _cache_of_entry(entry, freshness, now_ms),
-        "result": result_body(result, entry.vendor_request_id),
+        "cache": _cache_of_hit(hit),
         "usage": {
-            "input_tokens": entry.input_tokens,
-            "output_tokens": entry.output_tokens,
+            "input_tokens": hit.input_tokens,
+            "output_tokens": hit.output_tokens,
             "cost": 0,
-            "saved": _cost(entry.cost_nanos),
+            "saved": _cost(hit.cost_nanos),
         },
         "metadata": {},
-        "urls": {"self": f"{base_path}/jobs/{hit_id}"},
+        "urls": {"self": f"{base_path}/jobs/{hit.hit_id}"},
     }
-    return Reply(
-        200,
-        body,
-        {"Cache-Status": f"sluiceway; hit; ttl={entry.ttl_s(now_ms)}", "Age": str(age_s)},
-    )
+
+
+def batch_reply(
+    status: int,
+    batch: Batch,
+    jobs: Mapping[str, Job],
+    told: Mapping[str, dict[str, Any]],
+    *,
+    base_path: str,
+    now_ms: int,
+    places: Mapping[str, Place],
+) -> Reply:
+    """A batch as the partner sees it.
+
+    By ids of jobs and hits: `jobs` that there are, `places` of the open ones, and `told`, which is
+    `{"result": …}` or `{"result_url": …}` where there is one.
+    """
+    data: list[dict[str, Any]] = []
+    counts: Counter[str] = Counter()
+    for item in batch.items:
+        job = jobs.get(item.job_id or "")
+        if item.hit is not None:
+            shown = hit_body(item.hit, base_path=base_path) | told.get(item.hit.hit_id, {})
+        elif job is not None:
+            shown = job_body(
+                job,
+                base_path=base_path,
+                now_ms=now_ms,
+                deduplicated=item.deduplicated,
+                place=places.get(job.job_id),
+            ) | told.get(job.job_id, {})
+        else:
+            refusal = item.refusal or Refusal("job_not_found", "There is no such job any more.")
+            data.append({"custom_id": item.custom_id, "error": _refused(refusal)})
+            counts["failed"] += 1
+            continue
+        data.append({"custom_id": item.custom_id, "job": shown})
+        counts[_COUNTED_AS.get(shown["status"], shown["status"])] += 1
+    is_open = counts["in_progress"] > 0
+    url = f"{base_path}/batches/{batch.batch_id}"
+    body = {
+        "id": batch.batch_id,
+        "object": "batch",
+        "status": "in_progress" if is_open else "completed",
+        "created_at": rfc3339(batch.created_at_epoch_ms),
+        "request_counts": {"total": len(data)}
+        | {name: counts[name] for name in ("completed", "failed", "cancelled", "in_progress")},
+        "usage": _usage_of(batch, jobs),
+        "data": data,
+        "urls": {"self": url},
+    }
+    headers = {"Location": url} if status == 202 else {}  # noqa: PLR2004
+    if is_open:
+        longest_s = max(map(_poll_after_s, places.values()), default=LEAST_POLL_S)
+        headers["Retry-After"] = str(longest_s)
+    return Reply(status, body, headers)
+
+
+_COUNTED_AS = {
+    **dict.fromkeys(("queued", "processing", "retrying"), "in_progress"),
+    "dead_lettered": "failed",
+}
+"""States of jobs that `request_counts` has another word for."""
+
+
+def _refused(refusal: Refusal) -> dict[str, Any]:
+    """A refusal in the words of a problem."""
+    body: dict[str, Any] = {
+        "code": refusal.code,
+        "message": refusal.message,
+        "retryable": refusal.retry_after_s is not None or STATUS[refusal.code] >= 500,  # noqa: PLR2004
+    }
+    if refusal.errors:
+        body["errors"] = list(refusal.errors)
+    if refusal.retry_after_s is not None:
+        body["retry_after_s"] = refusal.retry_after_s
+    return body
+
+
+def _usage_of(batch: Batch, jobs: Mapping[str, Job]) -> dict[str, Any]:
+    """The sums; what several items share is counted once."""
+    hits = {item.hit.hit_id: item.hit for item in batch.items if item.hit is not None}
+    ended = [job for job in jobs.values() if job.result is not None]
+    called: list[KeptHit | Job] = [*hits.values(), *ended]
+    return {
+        "input_tokens": sum(one.input_tokens or 0 for one in called),
+        "output_tokens": sum(one.output_tokens or 0 for one in called),
+        "cost": _cost(sum(job.cost_nanos or 0 for job in ended)),
+        "saved": _cost(
+            sum(hit.cost_nanos for hit in hits.values())
+            + sum(job.saved_nanos or 0 for job in ended)
+        ),
+    }
 
 
 def dry_run_reply(
@@ -332,13 +440,14 @@ def dry_run_reply(
     hit: tuple[CacheEntry, Freshness] | None,
 ) -> Reply:
     """What a submit of `job` would get now. `tokens`: of question and answer, about."""
+    cache = _cache_of(job, now_ms)[0] if hit is None else _cache_of_hit(KeptHit.of(*hit, now_ms))
     body = {
         "object": "dry_run",
         "model": job.model,
         "priority": job.lane,
         "job_key": job.job_key,
         "cache_key": job.cache_key,
-        "cache": _cache_of(job, now_ms)[0] if hit is None else _cache_of_entry(*hit, now_ms),
+        "cache": cache,
         "deduplicated": deduplicated,
         "estimate": {
             "input_tokens": tokens[0],

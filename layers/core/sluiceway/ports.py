@@ -15,6 +15,7 @@ from sluiceway.domain.lease import Lease
 
 if TYPE_CHECKING:  # the authorizer needs none of it, nor pydantic
     from sluiceway.domain.backlog import Backlog
+    from sluiceway.domain.batch import Batch
     from sluiceway.domain.catalogue import Model, Vendor
     from sluiceway.domain.gate import Gate, Limits, Room, Shut
     from sluiceway.domain.ticket import Ticket
@@ -437,6 +438,18 @@ class UsageReader(Protocol):
         Days are `YYYY-MM-DD`. What was written a moment ago may be missing.
         Raises DamagedRowError for what isn't a number.
         """
+        ...
+
+
+class Batches(Protocol):
+    """What the requests for many jobs were told of them."""
+
+    def add(self, batch: "Batch") -> None:
+        """Writes a batch, whose id is new; again changes nothing."""
+        ...
+
+    def get(self, tenant: str, batch_id: str) -> "Batch | None":
+        """The batch, read consistently; it may be past its time."""
         ...
 
 

@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from aws_lambda_powertools import Logger
@@ -45,6 +46,7 @@ EVENTS: dict[str, tuple[Metric, ...]] = {
     "cache_degraded": (Metric("CacheStale"), Metric("Degraded")),
     "cache_invalidated": (),
     "cache_unreachable": (Metric("CacheUnreachable"),),
+    "batch_submitted": (),
     "refresh_queued": (),
     "payload_store_failed": (),
     "result_lost": (),
@@ -108,6 +110,9 @@ class PowertoolsTelemetry:
         self.metrics = Metrics(namespace=NAMESPACE, service=SERVICE)
         self._tracer: Tracer | None = None
         self._models: dict[str, str] = {}
+        # A batch is submitted in threads: Powertools collects metrics for the whole process, and
+        # prints them in two steps, between which no other line may come.
+        self._lock = Lock()
 
     def know_vendors(self, vendor_by_model: dict[str, str]) -> None:
         """Tells which vendor serves a model, for the dimension set [vendor, model]."""
@@ -146,13 +151,15 @@ class PowertoolsTelemetry:
     def event(self, name: str, job: Job | None = None, **fields: str | int | bool) -> None:
         """See ports.Telemetry."""
         told: dict[str, Any] = {**(_fields(job) if job else {}), **fields}
-        self.logger.info(name, extra=told)
         counted = [
             (metric, value)
             for metric in EVENTS[name]
             if (value := told.get(metric.field) if metric.field else 1) is not None
         ]
-        if counted:
+        with self._lock:
+            self.logger.info(name, extra=told)
+            if not counted:
+                return
             for metric, value in counted:
                 self.metrics.add_metric(name=metric.name, unit=metric.unit, value=value)
             if model := told.get("model"):
@@ -173,7 +180,8 @@ class PowertoolsTelemetry:
             if place is not None
             else ""
         )
-        self.logger.error(name, extra={"error_class": type(error).__name__, "error_at": where})
+        with self._lock:
+            self.logger.error(name, extra={"error_class": type(error).__name__, "error_at": where})
 
     @contextmanager
     def span(self, name: str, job: Job) -> Iterator[None]:

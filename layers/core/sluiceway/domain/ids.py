@@ -1,4 +1,4 @@
-"""Job ids: opaque to partners, and in order of their making.
+"""Ids of jobs and batches: opaque to partners, and in order of their making.
 
 48 bits of time and 80 of randomness in Crockford's base 32 (the layout of a ULID), so that a query
 by sort key lists a tenant's jobs by age.
@@ -15,6 +15,7 @@ _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 PREFIX = "job_"
 HIT_PREFIX = "hit_"
 """A cache hit has no job; its id is this prefix and the entry's cache key."""
+BATCH_PREFIX = "batch_"
 
 RANDOM_BYTES = 10
 
@@ -25,8 +26,12 @@ REFRESH_PREFIX = "refresh#"
 
 def job_id(now_ms: int, randomness: bytes) -> str:
     """An id of 30 URL-safe characters. `now_ms`: epoch milliseconds; `randomness`: 10 bytes."""
-    number = (now_ms << 80) | int.from_bytes(randomness[:RANDOM_BYTES], "big")
-    return PREFIX + "".join(_ALPHABET[(number >> shift) & 31] for shift in range(125, -1, -5))
+    return PREFIX + _moment(now_ms, randomness)
+
+
+def batch_id(now_ms: int, randomness: bytes) -> str:
+    """An id of 32 URL-safe characters, of the same."""
+    return BATCH_PREFIX + _moment(now_ms, randomness)
 
 
 def hit_id(cache_key: str) -> str:
@@ -35,10 +40,20 @@ def hit_id(cache_key: str) -> str:
 
 
 def well_formed(given: str) -> bool:
-    """Whether this may be an id of ours: anything else needs no look at the tables."""
+    """Whether this may be a job's or hit's id: anything else needs no look at the tables."""
     return re.fullmatch(r"(job|hit)_[A-Za-z0-9_-]{1,60}", given) is not None
+
+
+def well_formed_batch(given: str) -> bool:
+    """Whether this may be a batch's id."""
+    return re.fullmatch(rf"{BATCH_PREFIX}[{_ALPHABET}]{{26}}", given) is not None
 
 
 def owner(given: str) -> bool:
     """Whether this may be whose job it is: a tenant's name, or that of a refresh."""
     return re.fullmatch(rf"{NAME_PATTERN}|{REFRESH_PREFIX}[A-Za-z0-9_-]{{1,60}}", given) is not None
+
+
+def _moment(now_ms: int, randomness: bytes) -> str:
+    number = (now_ms << 80) | int.from_bytes(randomness[:RANDOM_BYTES], "big")
+    return "".join(_ALPHABET[(number >> shift) & 31] for shift in range(125, -1, -5))

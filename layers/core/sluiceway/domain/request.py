@@ -27,6 +27,9 @@ MAX_BODY_BYTES = 1024 * 1024
 
 DEFAULT_DEADLINE_S = 24 * 3600
 MAX_DEADLINE_S = 7 * 24 * 3600
+MAX_BATCH_JOBS = 100
+"""As many as are read at once."""
+
 MAX_AGE_S = 365 * 24 * 3600
 """More than anything is kept; a bound on numbers that add up."""
 
@@ -126,6 +129,34 @@ class SubmitRequest(_Strict):
         return self.input.model_dump(exclude_unset=True)
 
 
+class BatchItemRequest(BaseModel):
+    """One item of a batch. What else it holds is a submit, validated by itself (`submit_of`)."""
+
+    model_config = ConfigDict(strict=True, extra="allow", frozen=True)
+
+    custom_id: Annotated[str, StringConstraints(pattern=r"^[\x21-\x7e]{1,64}$")]
+
+    @property
+    def submit(self) -> dict[str, Any]:
+        """The members of the submit."""
+        return dict(self.model_extra or {})
+
+
+class BatchRequest(_Strict):
+    """The envelope of a batch; wrong items are no fault of it."""
+
+    jobs: Annotated[list[BatchItemRequest], Field(min_length=1, max_length=MAX_BATCH_JOBS)]
+
+    @field_validator("jobs")
+    @classmethod
+    def _names_are_unique(cls, jobs: list[BatchItemRequest]) -> list[BatchItemRequest]:
+        first: dict[str, int] = {}
+        for number, one in enumerate(jobs):
+            if first.setdefault(one.custom_id, number) != number:
+                raise ValueError(f"{number} has the custom_id of {first[one.custom_id]}")
+        return jobs
+
+
 class InvalidateRequest(_Strict):
     """Exactly one of them."""
 
@@ -156,6 +187,11 @@ def submit_of(value: Any, *, local: bool = False) -> SubmitRequest:
     Raises ValidationFailedError, which names each wrong member and repeats none of its text.
     """
     return _validated(SubmitRequest, value, local=local)
+
+
+def batch_of(value: Any) -> BatchRequest:
+    """The envelope of a batch, of parsed JSON. Raises ValidationFailedError."""
+    return _validated(BatchRequest, value)
 
 
 def parse_invalidation(value: Any) -> InvalidateRequest:

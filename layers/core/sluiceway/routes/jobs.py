@@ -27,7 +27,7 @@ from sluiceway.usecases.authorize import Caller
 from sluiceway.usecases.cancel_job import cancel_job
 from sluiceway.usecases.get_job import Fetched, get_job
 from sluiceway.usecases.list_jobs import listing_of
-from sluiceway.usecases.submit_job import Accepted, Hit, dry_run, submit_job
+from sluiceway.usecases.submit_job import Accepted, Hit, Origin, dry_run, submit_job
 from sluiceway.usecases.wait_job import wait_job
 
 LONGEST_WAIT_S = 20
@@ -88,7 +88,7 @@ def get_one_job(job_id: str) -> Response[str]:
     found = fetch(job_id, caller, request.deps, wait_s=wait_s)
     reply = told_of(found, request)
     if wait_s:
-        reply = replace(reply, headers={**reply.headers, **_applied(wait_s)})
+        reply = replace(reply, headers={**reply.headers, **applied(wait_s)})
     return request.respond(reply)
 
 
@@ -106,11 +106,17 @@ def post_cancel(job_id: str) -> Response[str]:
 # ------------------------------------------------------------------------------------ shared
 
 
-def submit(wanted: SubmitRequest, caller: Caller, request: Request) -> Hit | Accepted:
-    """Submits, and tells operators what came of it. Raises as `submit_job` does."""
+def submit(
+    wanted: SubmitRequest, caller: Caller, request: Request, *, origin: Origin | None = None
+) -> Hit | Accepted:
+    """Submits, and tells operators what came of it. Raises as `submit_job` does.
+
+    `origin`: of one of many jobs of the request, which isn't about this one alone; several threads
+    may call it then.
+    """
     deps = request.deps
     try:
-        outcome = submit_job(wanted, caller, request.origin(), deps.submitter)
+        outcome = submit_job(wanted, caller, origin or request.origin(), deps.submitter)
     except CacheMissError:
         deps.telemetry.event("cache_miss", model=wanted.model, tenant=caller.tenant)
         raise
@@ -124,7 +130,8 @@ def submit(wanted: SubmitRequest, caller: Caller, request: Request) -> Hit | Acc
         if outcome.refresh is not None:
             deps.telemetry.event("refresh_queued", outcome.refresh)
         return outcome
-    deps.telemetry.about(outcome.job)
+    if origin is None:
+        deps.telemetry.about(outcome.job)
     deps.telemetry.event(
         "job_deduplicated" if outcome.deduplicated else "job_submitted", outcome.job
     )
@@ -212,7 +219,8 @@ def wanted_wait_s(request: Request) -> int:
 _WAIT = re.compile(r'(?:^|,)\s*wait\s*=\s*"?([0-9]{1,9})"?\s*(?:[,;]|$)', re.IGNORECASE)
 
 
-def _applied(wait_s: int) -> dict[str, str]:
+def applied(wait_s: int) -> dict[str, str]:
+    """How long a request that asked for a wait may have been held."""
     return {"Preference-Applied": f"wait={wait_s}"}
 
 
@@ -254,7 +262,7 @@ def _waited(reply: Reply, caller: Caller, request: Request, wait_s: int) -> Repl
         now,
         status=200 if ended else 202,
         body={**now.body, "deduplicated": body["deduplicated"]},
-        headers={**kept, **now.headers, **_applied(wait_s)},
+        headers={**kept, **now.headers, **applied(wait_s)},
     )
 
 

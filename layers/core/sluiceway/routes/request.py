@@ -20,11 +20,13 @@ from sluiceway.domain.errors import (
 )
 from sluiceway.domain.request import MAX_BODY_BYTES
 from sluiceway.http import Reply, problem
-from sluiceway.ports import JobLists, UsageReader
+from sluiceway.ports import Batches, JobLists, UsageReader
 from sluiceway.telemetry import PowertoolsTelemetry, trace_header
 from sluiceway.usecases.authorize import Caller
 from sluiceway.usecases.invalidate_cache import Invalidator
 from sluiceway.usecases.submit_job import Origin, Submitter
+
+UNEXPECTED = "Something failed on our side. The same request may be sent again."
 
 _JSON_TYPES = frozenset(
     {"", "application/json", "application/octet-stream", "application/x-www-form-urlencoded"}
@@ -44,6 +46,7 @@ class ApiDeps:
     invalidator: Invalidator
     lists: JobLists
     usage: UsageReader
+    batches: Batches
     telemetry: PowertoolsTelemetry
     pause: Callable[[float], None]
     """Seconds; for requests that wait for their job."""

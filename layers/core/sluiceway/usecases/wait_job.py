@@ -1,6 +1,7 @@
-"""Wait: a request is held until its job has ended, or its time is over."""
+"""Wait: a request is held until its jobs have ended, or its time is over."""
 
 from collections.abc import Callable
+from typing import TypeVar
 
 from sluiceway.domain.job import Job
 from sluiceway.ports import Clock
@@ -8,7 +9,9 @@ from sluiceway.usecases.get_job import Fetched
 
 FIRST_LOOK_MS = 250
 LONGEST_LOOK_MS = 1500
-"""Between two looks, each of which is one read."""
+"""Between two looks, each of which is one read, or two for a batch."""
+
+_Seen = TypeVar("_Seen")
 
 
 def wait_job(
@@ -19,11 +22,29 @@ def wait_job(
     pause: Callable[[float], None],
 ) -> Fetched:
     """What `look` finds when the job has ended, or at `until_ms`. `pause` takes seconds."""
+    return wait_while(
+        look,
+        lambda fetched: isinstance(fetched.found, Job) and fetched.found.open,
+        until_ms=until_ms,
+        clock=clock,
+        pause=pause,
+    )
+
+
+def wait_while(
+    look: Callable[[], _Seen],
+    is_open: Callable[[_Seen], bool],
+    *,
+    until_ms: int,
+    clock: Clock,
+    pause: Callable[[float], None],
+) -> _Seen:
+    """What `look` finds when it is open no more, or at `until_ms`. `pause` takes seconds."""
     next_ms = float(FIRST_LOOK_MS)
     while True:
-        fetched = look()
+        seen = look()
         left_ms = until_ms - clock.now_ms()
-        if not isinstance(fetched.found, Job) or not fetched.found.open or left_ms <= 0:
-            return fetched
+        if not is_open(seen) or left_ms <= 0:
+            return seen
         pause(min(next_ms, left_ms) / 1000)
         next_ms = min(next_ms * 1.5, LONGEST_LOOK_MS)

@@ -1,0 +1,84 @@
+"""Batches: what became of the jobs that came in one request."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sluiceway.domain import ids
+from sluiceway.domain.freshness import CacheEntry, Freshness
+
+
+@dataclass(frozen=True, slots=True)
+class KeptHit:
+    """A hit as it was given out, without its result: what is told of it later, too."""
+
+    cache_key: str
+    model: str
+    freshness: Freshness
+    age_s: int
+    """When it was given out."""
+    stored_at_epoch_ms: int
+    input_tokens: int
+    output_tokens: int
+    cost_nanos: int
+    """What the call had cost, in 1e-9 of the prices' unit: the hit saves it."""
+
+    @classmethod
+    def of(cls, entry: CacheEntry, freshness: Freshness, now_ms: int) -> "KeptHit":
+        """The entry as it is given out now."""
+        return cls(
+            cache_key=entry.cache_key,
+            model=entry.model,
+            freshness=freshness,
+            age_s=entry.age_s(now_ms),
+            stored_at_epoch_ms=entry.stored_at_epoch_ms,
+            input_tokens=entry.input_tokens,
+            output_tokens=entry.output_tokens,
+            cost_nanos=entry.cost_nanos,
+        )
+
+    @property
+    def hit_id(self) -> str:
+        """The id under which its result is fetched."""
+        return ids.hit_id(self.cache_key)
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why an item has no job: the error that its submit alone would have got."""
+
+    code: str
+    message: str
+    errors: tuple[Mapping[str, str], ...] = ()
+    """One `{"field", "message"}` for each wrong member, or the first of them."""
+    retry_after_s: int | None = None
+    """Of what may be sent again."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchItem:
+    """One item, and exactly one of a job, a hit and a refusal."""
+
+    custom_id: str
+    """The partner's own name for it."""
+    job_id: str | None = None
+    deduplicated: bool = False
+    """The job was there before, by an earlier item perhaps."""
+    hit: KeptHit | None = None
+    refusal: Refusal | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The items of one request, in their order."""
+
+    tenant: str
+    batch_id: str
+    created_at_epoch_ms: int
+    ttl_epoch_s: int
+    """It is not found from then on."""
+    items: tuple[BatchItem, ...]
+
+    @property
+    def job_ids(self) -> tuple[str, ...]:
+        """Of its jobs, each once."""
+        return tuple(dict.fromkeys(one.job_id for one in self.items if one.job_id is not None))
