@@ -6,7 +6,7 @@ from aws_lambda_powertools.event_handler import APIGatewayRestResolver, Response
 from aws_lambda_powertools.utilities.typing import LambdaContext
 from sluiceway import bootstrap
 from sluiceway.domain.errors import MethodNotAllowedError, RouteNotFoundError, SluicewayError
-from sluiceway.routes import batches, jobs, service, usage
+from sluiceway.routes import batches, jobs, openai, service, usage
 from sluiceway.routes.request import UNEXPECTED, ApiDeps, Request, request_of
 
 app = APIGatewayRestResolver()
@@ -14,6 +14,7 @@ app.include_router(service.router)
 app.include_router(jobs.router)
 app.include_router(usage.router)
 app.include_router(batches.router)
+app.include_router(openai.router)
 
 
 def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
@@ -22,7 +23,7 @@ def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
 
 
 def handle(event: dict[str, Any], context: LambdaContext, deps: ApiDeps) -> dict[str, Any]:
-    """Routes the request; whatever goes wrong becomes problem+json. Clears what it kept of it."""
+    """Routes the request; whatever goes wrong becomes an answer. Clears what it kept of it."""
     request = Request(event, context, deps)
     with deps.telemetry.invocation(context, request.headers.get("x-correlation-id", "")[:128]):
         deps.telemetry.keys(request_id=request.request_id)  # the one that the partner sees

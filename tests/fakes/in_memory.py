@@ -144,6 +144,8 @@ class World:
     """By tenant, day and model."""
     minutes: Counter[tuple[str, int]] = field(default_factory=Counter)
     """By tenant and minute since 1970: its requests."""
+    owed: dict[tuple[str, str], tuple[str, int]] = field(default_factory=dict)
+    """By tenant and digest of the request: the job, and until when."""
     epochs: dict[str, int] = field(default_factory=dict)
     gates: dict[str, Gate] = field(default_factory=dict)
     rooms: dict[tuple[str, str], dict[str, int]] = field(default_factory=dict)
@@ -675,6 +677,27 @@ class InMemoryRates:
             self._world.minutes[tenant, minute] += int(allowed)
             left = limit - self._world.minutes[tenant, minute]
         return RateLeft(limit, left, resets_in_s, allowed=allowed)
+
+
+class InMemoryOwedAnswers:
+    """The answers that a World owes (port OwedAnswers)."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def find(self, tenant: str, digest: str, *, now_ms: int) -> str | None:
+        with self._world.lock:
+            job_id, until_ms = self._world.owed.get((tenant, digest), (None, 0))
+        return job_id if until_ms >= now_ms else None
+
+    def owe(self, tenant: str, digest: str, job_id: str, *, until_ms: int) -> None:
+        with self._world.lock:
+            self._world.owed[tenant, digest] = (job_id, until_ms)
+
+    def forget(self, tenant: str, digest: str, job_id: str) -> None:
+        with self._world.lock:
+            if self._world.owed.get((tenant, digest), ("", 0))[0] == job_id:
+                del self._world.owed[tenant, digest]
 
 
 class InMemoryAudit:

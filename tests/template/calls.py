@@ -63,7 +63,7 @@ Names = frozenset[str]
 PORTS = frozenset(
     {"bus", "cache", "due_jobs", "gates", "jobs", "keys", "latencies", "payloads", "queue"}
     | {"audit", "backlogs", "state", "vendors", "webhook_client", "webhook_secrets", "webhooks"}
-    | {"idempotency", "lists", "batches", "usage"}
+    | {"idempotency", "lists", "batches", "usage", "owed"}
 )
 """The names under which use cases and routes know the ports that reach AWS."""
 
@@ -325,6 +325,7 @@ def _run_all_verbs(recorder: _Recorder, session: boto3.Session) -> None:
     first = _run_verbs_of_the_api(recorder, api.submitter)
     recorder.port("usage", api.usage).read(first.tenant, "2026-01-01", "2026-01-31")
     _run_verbs_of_many_jobs(recorder, api, first)
+    _run_verbs_of_owed_answers(recorder, api, session)
     recorder.run(("idempotency", "make"), frozenset(), lambda: _use_idempotency(api.idempotency()))
 
     jobs = recorder.port("jobs", run.worker.jobs)
@@ -446,6 +447,14 @@ def _run_verbs_of_many_jobs(recorder: _Recorder, api: Any, first: Any) -> None:
     batches = recorder.port("batches", api.batches)
     batches.add(Batch(first.tenant, "batch_1", NOW_MS, NOW_MS // 1000 + 60, ()))
     batches.get(first.tenant, "batch_1")
+
+
+def _run_verbs_of_owed_answers(recorder: _Recorder, api: Any, session: boto3.Session) -> None:
+    owed = recorder.port("owed", api.owed)
+    owed.owe("acme", "digest", "job_1", until_ms=NOW_MS)
+    owed.find("acme", "digest", now_ms=NOW_MS)
+    _keep(recorder.calls, session)
+    owed.forget("acme", "digest", "job_1")
 
 
 def _run_verbs_of_gates(gates: Any) -> None:

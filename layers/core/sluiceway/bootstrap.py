@@ -200,6 +200,7 @@ def api_deps() -> "ApiDeps":
     from sluiceway.adapters.dynamodb_backlog import DynamoDBBacklogs  # noqa: PLC0415
     from sluiceway.adapters.dynamodb_batches import DynamoDBBatches  # noqa: PLC0415
     from sluiceway.adapters.dynamodb_job_lists import DynamoDBJobLists  # noqa: PLC0415
+    from sluiceway.adapters.dynamodb_owed_answers import DynamoDBOwedAnswers  # noqa: PLC0415
     from sluiceway.adapters.dynamodb_rates import DynamoDBRates  # noqa: PLC0415
     from sluiceway.adapters.dynamodb_state import DynamoDBState  # noqa: PLC0415
     from sluiceway.adapters.dynamodb_usage import DynamoDBUsage  # noqa: PLC0415
@@ -237,6 +238,7 @@ def api_deps() -> "ApiDeps":
         lists=DynamoDBJobLists(table, settings.jobs_table),
         usage=DynamoDBUsage(table, settings.jobs_table, clock=clock),
         batches=DynamoDBBatches(table, settings.jobs_table),
+        owed=DynamoDBOwedAnswers(table, settings.coordination_table),
         telemetry=telemetry,
         pause=time.sleep,
         idempotency=cache(lambda: _idempotency(table, settings.idempotency_table)),

@@ -45,6 +45,7 @@ STATUS: Mapping[str, int] = {
     "internal": 500,
     "degraded": 503,
     "queue_full": 503,
+    "still_running": 504,
 }
 """HTTP status of each error code."""
 
@@ -62,6 +63,7 @@ _TITLES = {
     429: "Too Many Requests",
     500: "Internal Server Error",
     503: "Service Unavailable",
+    504: "Gateway Timeout",
 }
 
 MAX_REPLY_BYTES = 5 * 1024 * 1024
@@ -210,20 +212,8 @@ def list_reply(data: list[dict[str, Any]], *, has_more: bool, last_id: str | Non
 
 
 def models_reply(models: Mapping[str, Model]) -> Reply:
-    """The models in OpenAI's list form, with their version beside it.
-
-    `created` is there for OpenAI's clients; a catalogue doesn't know it.
-    """
-    data = [
-        {
-            "id": name,
-            "object": "model",
-            "created": 0,
-            "owned_by": model.vendor,
-            "version": model.version,
-        }
-        for name, model in sorted(models.items())
-    ]
+    """The models in OpenAI's list form."""
+    data = [_model_body(name, model) for name, model in sorted(models.items())]
     return Reply(200, {"object": "list", "data": data}, {})
 
 
@@ -245,6 +235,25 @@ def usage_reply(first_day: str, last_day: str, rows: Iterable[UsageRow]) -> Repl
         for row in rows
     ]
     return Reply(200, {"object": "list", "from": first_day, "to": last_day, "data": data}, {})
+
+
+def model_reply(name: str, model: Model) -> Reply:
+    """One of them."""
+    return Reply(200, _model_body(name, model), {})
+
+
+def _model_body(name: str, model: Model) -> dict[str, Any]:
+    """A model as OpenAI's clients read it, with its version beside it.
+
+    `created` is there for them; a catalogue doesn't know it.
+    """
+    return {
+        "id": name,
+        "object": "model",
+        "created": 0,
+        "owned_by": model.vendor,
+        "version": model.version,
+    }
 
 
 def with_rate(reply: Reply, rate: RateLeft | None) -> Reply:

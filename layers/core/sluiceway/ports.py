@@ -573,6 +573,22 @@ class TenantRates(Protocol):
         ...
 
 
+class OwedAnswers(Protocol):
+    """The jobs whose answers are owed: their requests were told to come again for them."""
+
+    def find(self, tenant: str, digest: str, *, now_ms: int) -> str | None:
+        """The job whose answer a request with this digest is owed, read consistently."""
+        ...
+
+    def owe(self, tenant: str, digest: str, job_id: str, *, until_ms: int) -> None:
+        """Such a request gets this job's answer until then. A later call replaces it."""
+        ...
+
+    def forget(self, tenant: str, digest: str, job_id: str) -> None:
+        """The next such request is new work, unless it is owed another job's answer by now."""
+        ...
+
+
 class PayloadStore(Protocol):
     """Bytes that are too big for a row."""
 

@@ -165,6 +165,17 @@ class QueueFullError(BusyError):
     code = "queue_full"
 
 
+class StillRunningError(BusyError):
+    """A held call's time is over, and its job goes on: the same request waits for it again."""
+
+    code = "still_running"
+
+    def __init__(self, detail: str, *, retry_after_s: int, job_id: str = "") -> None:
+        """`job_id`: whose answer the next request gets."""
+        super().__init__(detail, retry_after_s=retry_after_s)
+        self.job_id = job_id
+
+
 class StoreBusyError(BusyError):
     """The tables refused a write again and again, by conflict or throttle."""
 

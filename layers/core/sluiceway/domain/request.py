@@ -41,39 +41,41 @@ MAX_NAME_TOLD = 64
 """Characters of a member's name: a name is a text of the body too, and may be as long as one."""
 
 # The forms that a member may have. A fault is told of the form that was meant, not of each.
-_TEXT, _PARTS, _CHAT = "<text>", "<parts>", "<chat>"
+TEXT, PARTS, _CHAT = "<text>", "<parts>", "<chat>"
 
 Lane = Literal["interactive", "batch"]
 ShortText = Annotated[str, StringConstraints(min_length=1, max_length=64)]
 
 
-class _Strict(BaseModel):
+class Strict(BaseModel):
+    """A schema that guesses nothing: no other types, no unknown members."""
+
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
 
-_Request = TypeVar("_Request", bound=_Strict)
+_Request = TypeVar("_Request", bound=Strict)
 
 
-class Message(_Strict):
+class Message(Strict):
     """One message of a chat, in the form that the vendors share."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Annotated[
-        Annotated[str, Tag(_TEXT)] | Annotated[list[dict[str, Any]] | None, Tag(_PARTS)],
-        Discriminator(lambda value: _TEXT if isinstance(value, str) else _PARTS),
+        Annotated[str, Tag(TEXT)] | Annotated[list[dict[str, Any]] | None, Tag(PARTS)],
+        Discriminator(lambda value: TEXT if isinstance(value, str) else PARTS),
     ] = None
     name: ShortText | None = None
     tool_call_id: ShortText | None = None
     tool_calls: list[dict[str, Any]] | None = None
 
 
-class Chat(_Strict):
+class Chat(Strict):
     """An input of several messages."""
 
     messages: Annotated[list[Message], Field(min_length=1, max_length=2048)]
 
 
-class CacheRequest(_Strict):
+class CacheRequest(Strict):
     """How this request and its result deal with the cache (docs/caching.md)."""
 
     mode: Literal["use", "refresh", "bypass", "only"] = "use"
@@ -84,13 +86,13 @@ class CacheRequest(_Strict):
     no_store: bool = False
 
 
-class SubmitRequest(_Strict):
+class SubmitRequest(Strict):
     """What a partner asks for; shapes and limits as in docs/architecture.md."""
 
     model: ShortText
     input: Annotated[
-        Annotated[str, StringConstraints(min_length=1), Tag(_TEXT)] | Annotated[Chat, Tag(_CHAT)],
-        Discriminator(lambda value: _TEXT if isinstance(value, str) else _CHAT),
+        Annotated[str, StringConstraints(min_length=1), Tag(TEXT)] | Annotated[Chat, Tag(_CHAT)],
+        Discriminator(lambda value: TEXT if isinstance(value, str) else _CHAT),
     ]
     options: dict[str, Any] = Field(default_factory=dict)
     priority: Lane | None = None
@@ -142,7 +144,7 @@ class BatchItemRequest(BaseModel):
         return dict(self.model_extra or {})
 
 
-class BatchRequest(_Strict):
+class BatchRequest(Strict):
     """The envelope of a batch; wrong items are no fault of it."""
 
     jobs: Annotated[list[BatchItemRequest], Field(min_length=1, max_length=MAX_BATCH_JOBS)]
@@ -157,7 +159,7 @@ class BatchRequest(_Strict):
         return jobs
 
 
-class InvalidateRequest(_Strict):
+class InvalidateRequest(Strict):
     """Exactly one of them."""
 
     model: Annotated[str, StringConstraints(pattern=rf"^{NAME_PATTERN}$")] | None = None
@@ -186,21 +188,24 @@ def submit_of(value: Any, *, local: bool = False) -> SubmitRequest:
 
     Raises ValidationFailedError, which names each wrong member and repeats none of its text.
     """
-    return _validated(SubmitRequest, value, local=local)
+    return validated(SubmitRequest, value, local=local)
 
 
 def batch_of(value: Any) -> BatchRequest:
     """The envelope of a batch, of parsed JSON. Raises ValidationFailedError."""
-    return _validated(BatchRequest, value)
+    return validated(BatchRequest, value)
 
 
 def parse_invalidation(value: Any) -> InvalidateRequest:
     """What to invalidate, of parsed JSON. Raises ValidationFailedError."""
-    return _validated(InvalidateRequest, value)
+    return validated(InvalidateRequest, value)
 
 
-def _validated(schema: type[_Request], value: Any, *, local: bool = False) -> _Request:
-    """Raises ValidationFailedError, which names each wrong member and repeats none of its text."""
+def validated(schema: type[_Request], value: Any, *, local: bool = False) -> _Request:
+    """The request that parsed JSON holds.
+
+    Raises ValidationFailedError, which names each wrong member and repeats none of its text.
+    """
     if not isinstance(value, dict):
         raise ValidationFailedError("The body is not a JSON object.")
     try:
@@ -219,5 +224,5 @@ def _validated(schema: type[_Request], value: Any, *, local: bool = False) -> _R
 def _path(location: tuple[int | str, ...]) -> str:
     """`input.messages.0.role` for a fault's place."""
     return ".".join(
-        str(part)[:MAX_NAME_TOLD] for part in location if part not in {_TEXT, _PARTS, _CHAT}
+        str(part)[:MAX_NAME_TOLD] for part in location if part not in {TEXT, PARTS, _CHAT}
     )

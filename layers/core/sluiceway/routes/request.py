@@ -20,7 +20,8 @@ from sluiceway.domain.errors import (
 )
 from sluiceway.domain.request import MAX_BODY_BYTES
 from sluiceway.http import Reply, problem
-from sluiceway.ports import Batches, JobLists, UsageReader
+from sluiceway.openai_http import openai_error
+from sluiceway.ports import Batches, JobLists, OwedAnswers, UsageReader
 from sluiceway.telemetry import PowertoolsTelemetry, trace_header
 from sluiceway.usecases.authorize import Caller
 from sluiceway.usecases.invalidate_cache import Invalidator
@@ -33,6 +34,12 @@ _JSON_TYPES = frozenset(
 )
 """curl calls a body a form unless it is told otherwise, and gateways call one that they took for
 binary an octet-stream; what counts is that it is JSON."""
+
+HOLD_S = 25
+"""A call in OpenAI's form is held so long; API Gateway gives up after 29 s."""
+
+HOLD_ENDS_BEFORE_S = 3
+"""The end of the invocation: time to look at the job once more, and to answer."""
 
 _TOO_LARGE = f"The body may be {MAX_BODY_BYTES} bytes at most."
 _VISIBLE = re.compile(r"[\x21-\x7e]{1,128}")
@@ -47,6 +54,7 @@ class ApiDeps:
     lists: JobLists
     usage: UsageReader
     batches: Batches
+    owed: OwedAnswers
     telemetry: PowertoolsTelemetry
     pause: Callable[[float], None]
     """Seconds; for requests that wait for their job."""
@@ -54,6 +62,7 @@ class ApiDeps:
     """Powertools' persistence layer, made when the first Idempotency-Key comes."""
     local: bool = False
     """Callbacks may go anywhere."""
+    hold_s: float = HOLD_S
 
 
 @dataclass(frozen=True)
@@ -164,8 +173,12 @@ class Request:
         )
 
     def refuse(self, error: SluicewayError, **headers: str) -> Response[str]:
-        """The error as problem+json."""
-        return self.respond(problem(error, self.request_id, **headers))
+        """The error as problem+json, or in OpenAI's form where its clients ask."""
+        reply = problem(error, self.request_id, **headers)
+        path = self.event["path"].rstrip("/") + "/"
+        if path.startswith(("/chat/", "/responses/")):
+            reply = openai_error(error, reply)
+        return self.respond(reply)
 
 
 def request_of(router: BaseRouter) -> Request:

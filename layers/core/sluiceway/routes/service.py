@@ -4,7 +4,7 @@ from aws_lambda_powertools.event_handler import Response
 from aws_lambda_powertools.event_handler.router import APIGatewayRouter
 
 from sluiceway.domain.request import parse_invalidation
-from sluiceway.http import Reply, invalidated_reply, models_reply
+from sluiceway.http import Reply, invalidated_reply, model_reply, models_reply
 from sluiceway.routes.request import request_of
 from sluiceway.usecases.invalidate_cache import Invalidation, invalidate_cache
 
@@ -24,6 +24,15 @@ def get_models() -> Response[str]:
     request.caller("read")
     request.parameters()
     return request.respond(models_reply(request.deps.submitter.catalogue.models))
+
+
+@router.route("/models/<name>", ["GET", "HEAD"])
+def get_model(name: str) -> Response[str]:
+    """One model of the catalogue."""
+    request = request_of(router)
+    request.caller("read")
+    request.parameters()
+    return request.respond(model_reply(name, request.deps.submitter.catalogue.model(name)))
 
 
 @router.post("/admin/cache/invalidate")

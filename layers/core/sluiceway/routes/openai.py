@@ -1,0 +1,153 @@
+"""The routes in OpenAI's form, for its clients: chat completions and responses."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from aws_lambda_powertools.event_handler import Response
+from aws_lambda_powertools.event_handler.router import APIGatewayRouter
+
+from sluiceway.domain.errors import JobNotFoundError, ResultExpiredError, StillRunningError
+from sluiceway.domain.keys import digest_of
+from sluiceway.domain.request import SubmitRequest
+from sluiceway.http import LONGEST_POLL_S, Reply, job_reply
+from sluiceway.openai_http import chat_completion, is_open, response, unanswered
+from sluiceway.routes.idempotency import answered_once
+from sluiceway.routes.jobs import cancel, fetch, submit, told, told_of
+from sluiceway.routes.request import HOLD_ENDS_BEFORE_S, Request, request_of
+from sluiceway.usecases.authorize import Caller
+
+OWED_S = LONGEST_POLL_S + 240
+"""After a 504 an equal request gets the same job's answer for so long; it may come again a minute
+later, and the client that asks may be slow, or be asked itself to try again."""
+
+router = APIGatewayRouter()  # type: ignore[no-untyped-call]
+
+
+@router.post("/chat/completions")
+def post_chat() -> Response[str]:
+    """Holds until the answer is there, or asks to come again for it."""
+    from sluiceway.domain.openai_request import chat_of  # noqa: PLC0415 - only these need it
+
+    request = request_of(router)
+    caller = request.caller("submit")
+    caller.require("read")
+    request.parameters()
+    body = request.json()
+    wanted = chat_of(body, protocol_of=_protocols(request), local=request.deps.local)
+    job = _held(wanted, body, caller, request, "POST /chat/completions")
+    return request.respond(unanswered(job) or chat_completion(job))
+
+
+@router.post("/responses")
+def post_response() -> Response[str]:
+    """In the background the response is answered at once, else as a chat is."""
+    from sluiceway.domain.openai_request import response_of  # noqa: PLC0415
+
+    request = request_of(router)
+    caller = request.caller("submit")
+    caller.require("read")
+    request.parameters()
+    body = request.json()
+    wanted = response_of(body, protocol_of=_protocols(request), local=request.deps.local)
+    background = body.get("background") is True
+    if background:
+        job = _submitted(wanted, body, caller, request, "POST /responses")
+        return request.respond(_whole(job) or response(job))
+    job = _held(wanted, body, caller, request, "POST /responses")
+    return request.respond(unanswered(job) or response(job, background=False))
+
+
+@router.route("/responses/<job_id>", ["GET", "HEAD"])
+def get_response(job_id: str) -> Response[str]:
+    """Any job of the tenant as a response."""
+    request = request_of(router)
+    caller = request.caller("read")
+    request.parameters()
+    job = told_of(fetch(job_id, caller, request.deps), request)
+    return request.respond(_whole(job) or response(job))
+
+
+@router.post("/responses/<job_id>/cancel")
+def post_cancel(job_id: str) -> Response[str]:
+    """Cancels an open job; again for a cancelled one."""
+    request = request_of(router)
+    caller = request.caller("cancel")
+    request.parameters()
+    job = cancel(job_id, caller, request.deps)
+    now_ms = request.deps.submitter.clock.now_ms()
+    reply = job_reply(200, job, None, base_path=request.base_path, now_ms=now_ms)
+    return request.respond(response(reply))
+
+
+def _protocols(request: Request) -> Callable[[str], str]:
+    catalogue = request.deps.submitter.catalogue
+    return lambda model: catalogue.vendors[catalogue.model(model).vendor].protocol
+
+
+def _whole(job: Reply) -> Reply | None:
+    """The error of an answer that is too large; a response tells all else of a job itself."""
+    return unanswered(job) if "result_url" in job.body else None
+
+
+def _submitted(
+    wanted: SubmitRequest, body: Any, caller: Caller, request: Request, route: str
+) -> Reply:
+    """The job or the hit of a submit, or of the first one with the same Idempotency-Key."""
+    return answered_once(
+        request,
+        caller,
+        route,
+        body,
+        act=lambda: told(submit(wanted, caller, request), request),
+        again=lambda job_id: told_of(fetch(job_id, caller, request.deps), request),
+    )
+
+
+def _held(wanted: SubmitRequest, body: Any, caller: Caller, request: Request, route: str) -> Reply:
+    """The ended job, completed or not, or the hit.
+
+    Raises StillRunningError when the time is over, and owes the answer then: an equal request
+    waits for the same job, whether or not its result may be reused.
+    """
+    deps, clock = request.deps, request.deps.submitter.clock
+    began_ms = clock.now_ms()
+    left_s = request.context.get_remaining_time_in_millis() / 1000 - HOLD_ENDS_BEFORE_S
+    until_ms = began_ms + round(min(deps.hold_s, left_s) * 1000)
+    # With a key the client says itself which of its requests are one.
+    digest = None if "idempotency-key" in request.headers else digest_of([route, body])
+    owed_id = None if digest is None else deps.owed.find(caller.tenant, digest, now_ms=began_ms)
+
+    job = None if owed_id is None else _owed(owed_id, caller, request, until_ms)
+    if job is None:
+        first = _submitted(wanted, body, caller, request, route)
+        job = first if not is_open(first) else _ended(first.body["id"], caller, request, until_ms)
+        job = replace(job, headers={**first.headers, **job.headers})
+    job_id = job.body["id"]
+    if is_open(job):
+        if digest is not None:
+            ends_ms = clock.now_ms() + OWED_S * 1000
+            deps.owed.owe(caller.tenant, digest, job_id, until_ms=ends_ms)
+        raise StillRunningError(
+            "The job is still running: the same request waits for its answer again.",
+            retry_after_s=int(job.headers["Retry-After"]),
+            job_id=job_id,
+        )
+    if owed_id is not None and digest is not None and unanswered(job):
+        # Told once; who asks again wants another try.
+        deps.owed.forget(caller.tenant, digest, owed_id)
+    return job
+
+
+def _owed(job_id: str, caller: Caller, request: Request, until_ms: int) -> Reply | None:
+    """The job whose answer is owed; None when it can't be had any more."""
+    try:
+        return _ended(job_id, caller, request, until_ms)
+    except (JobNotFoundError, ResultExpiredError):
+        return None
+
+
+def _ended(job_id: str, caller: Caller, request: Request, until_ms: int) -> Reply:
+    """The job when it has ended, or as it is at `until_ms`."""
+    wait_s = (until_ms - request.deps.submitter.clock.now_ms()) / 1000
+    return told_of(fetch(job_id, caller, request.deps, wait_s=wait_s), request)
