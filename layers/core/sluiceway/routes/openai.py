@@ -21,6 +21,9 @@ OWED_S = LONGEST_POLL_S + 240
 """After a 504 an equal request gets the same job's answer for so long; it may come again a minute
 later, and the client that asks may be slow, or be asked itself to try again."""
 
+_OF_THE_SUBMIT = ("RateLimit", "RateLimit-Policy", "Idempotent-Replayed")
+"""Headers that are told of a held call, too."""
+
 router = APIGatewayRouter()  # type: ignore[no-untyped-call]
 
 
@@ -122,7 +125,8 @@ def _held(wanted: SubmitRequest, body: Any, caller: Caller, request: Request, ro
     if job is None:
         first = _submitted(wanted, body, caller, request, route)
         job = first if not is_open(first) else _ended(first.body["id"], caller, request, until_ms)
-        job = replace(job, headers={**first.headers, **job.headers})
+        kept = {name: first.headers[name] for name in _OF_THE_SUBMIT if name in first.headers}
+        job = replace(job, headers={**kept, **job.headers})
     job_id = job.body["id"]
     if is_open(job):
         if digest is not None:
@@ -133,7 +137,7 @@ def _held(wanted: SubmitRequest, body: Any, caller: Caller, request: Request, ro
             retry_after_s=int(job.headers["Retry-After"]),
             job_id=job_id,
         )
-    if owed_id is not None and digest is not None and unanswered(job):
+    if owed_id is not None and digest is not None and job.body["status"] != "completed":
         # Told once; who asks again wants another try.
         deps.owed.forget(caller.tenant, digest, owed_id)
     return job
