@@ -329,10 +329,10 @@ class Plant:
 
 
 @contextmanager
-def built(folder: Path) -> Iterator[Plant]:
-    """A stack in `folder` with the catalogue of these tests."""
+def built(folder: Path, *, more: str = "") -> Iterator[Plant]:
+    """A stack in `folder` with the catalogue of these tests, and `more` of it."""
     catalogue = folder.parent / "catalogue.toml"
-    catalogue.write_text(CATALOGUE)
+    catalogue.write_text(CATALOGUE + more)
     try:
         local = stack.up(
             deploy.Source(ROOT), port=emulator.free_port(), folder=folder, catalogue=catalogue
