@@ -98,6 +98,8 @@ class Stage:
         self.batches: Batches = InMemoryBatches(self.world)
         self.rand = 0.5
         self.pause: Callable[[float], None] = self.clock.pause
+        self.time_left_ms = 29_000
+        """Of each invocation of the API."""
         self.idempotency: BasePersistenceLayer = InMemoryIdempotency(self.world)
         self.payloads: PayloadStore = InMemoryPayloads(self.world)
         self.keys = InMemoryPartnerKeys(self.world)
@@ -155,7 +157,7 @@ class Stage:
             pause=self.pause,
             idempotency=lambda: self.idempotency,
         )
-        raw = api.handle(event, a_context(), deps)
+        raw = api.handle(event, a_context(time_left_ms=self.time_left_ms), deps)
         json.dumps(raw)  # Lambda does
         assert not raw["isBase64Encoded"]
         headers = {name.lower(): values[0] for name, values in raw["multiValueHeaders"].items()}

@@ -19,14 +19,20 @@ if TYPE_CHECKING:
 class _Context:
     aws_request_id: str
     function_name: str
+    time_left_ms: int
 
     def get_remaining_time_in_millis(self) -> int:
-        return 110_000
+        return self.time_left_ms
 
 
-def a_context(*, aws_request_id: str = "lambda-1", function_name: str = "api") -> LambdaContext:
+def a_context(
+    *,
+    aws_request_id: str = "lambda-1",
+    function_name: str = "api",
+    time_left_ms: int = 110_000,
+) -> LambdaContext:
     """As much of Lambda's context as the handlers look at."""
-    return cast("LambdaContext", _Context(aws_request_id, function_name))
+    return cast("LambdaContext", _Context(aws_request_id, function_name, time_left_ms))
 
 
 class _Stdout:

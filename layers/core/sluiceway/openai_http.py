@@ -98,27 +98,21 @@ def chat_completion(job: Reply) -> Reply:
     body = job.body
     result, usage = body["result"], body["usage"]
     message: dict[str, Any] = {"role": "assistant", "content": result["text"], "refusal": None}
-    calls = _tool_calls(result)
-    if calls:
-        message |= {"content": result["text"] or None, "tool_calls": calls}
-    for part in result.get("content") or ():
-        if part.get("type") == "function_call":
-            message |= {"content": result["text"] or None, "function_call": part["function_call"]}
+    finish_reason = result["finish_reason"]
+    if finish_reason == "tool_calls":
+        asked = _asked_of_the_client(result)
+        message |= asked
+        if asked:
+            message["content"] = result["text"] or None
+        # "stop": only the vendor's own tools were called, and their answer is in the text.
+        finish_reason = next(iter(asked), "stop")
+    choice = {"index": 0, "message": message, "finish_reason": finish_reason, "logprobs": None}
     told = {
         "id": body["id"],
         "object": "chat.completion",
         "created": _epoch_s(body["created_at"]),
         "model": body["model"],
-        "choices": [
-            {
-                "index": 0,
-                "message": message,
-                "finish_reason": (
-                    "function_call" if "function_call" in message else result["finish_reason"]
-                ),
-                "logprobs": None,
-            }
-        ],
+        "choices": [choice],
         "usage": {
             "prompt_tokens": usage["input_tokens"],
             "completion_tokens": usage["output_tokens"],
@@ -207,6 +201,19 @@ def _output(job_id: str, status: str, result: dict[str, Any]) -> list[dict[str, 
             if "function" in call
         ),
     ]
+
+
+def _asked_of_the_client(result: dict[str, Any]) -> dict[str, Any]:
+    """`tool_calls`, or the `function_call` of before there were tools; the client is to make them.
+
+    The names are those of the finish reasons, too.
+    """
+    if calls := _tool_calls(result):
+        return {"tool_calls": calls}
+    for part in result.get("content") or ():
+        if part.get("type") == "function_call":
+            return {"function_call": part["function_call"]}
+    return {}
 
 
 def _tool_calls(result: dict[str, Any]) -> list[dict[str, Any]]:
