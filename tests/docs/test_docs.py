@@ -30,9 +30,11 @@ from sluiceway.domain.batch import Batch, BatchItem, Refusal
 from sluiceway.domain.freshness import Freshness
 from sluiceway.domain.gate import Gate
 from sluiceway.domain.job import JobError, JobStatus
+from sluiceway.domain.openai_request import ChatRequest, Ours, ResponsesRequest
 from sluiceway.domain.payload import Payload
 from sluiceway.domain.request import CacheRequest, SubmitRequest
 from sluiceway.http import STATUS, batch_reply, dry_run_reply, hit_reply, job_reply
+from sluiceway.openai_http import CANCELLED, FAILED_STATUS
 from sluiceway.ports import AuditRecord, PartnerKey
 from sluiceway.usecases.sweep_jobs import Swept
 from sluiceway_cli.main import cli
@@ -458,6 +460,34 @@ def test_members_of_a_submit_are_documented() -> None:
     assert set(SubmitRequest.model_fields) == first_column(ARCHITECTURE, "Members of a submit")
 
 
+def test_members_of_openais_requests_are_documented() -> None:
+    rows = list(rows_of(section(ARCHITECTURE, "OpenAI-compatible routes")))
+
+    for form, schema in (("chat", ChatRequest), ("response", ResponsesRequest)):
+        documented = [
+            name
+            for row in rows
+            if len(row) == 3 and row[1] in {form, "both"}
+            for name in names_in(row[0])
+        ]
+        assert sorted(documented) == sorted(schema.model_fields)
+
+
+def test_what_is_ours_in_openais_requests_is_documented() -> None:
+    rows = rows_of(section(ARCHITECTURE, "OpenAI-compatible routes"))
+    (told,) = (row[2] for row in rows if names_in(row[0]) == ["sluiceway"])
+
+    assert set(names_in(told)) == {*Ours.model_fields, "extra_body"}
+
+
+def test_statuses_of_held_calls_whose_jobs_failed_are_documented() -> None:
+    rows = rows_of(section(ARCHITECTURE, "OpenAI-compatible routes"))
+    documented = {name: int(row[1]) for row in rows if len(row) == 2 for name in names_in(row[0])}
+
+    assert documented == {**FAILED_STATUS, CANCELLED: 409}
+    assert set(FAILED_STATUS) <= job_error_codes()
+
+
 def test_what_a_request_can_ask_of_the_cache_is_documented() -> None:
     documented = first_column(CACHING, "What a request can ask for")
     mode = CacheRequest.model_fields["mode"]
@@ -593,6 +623,7 @@ def test_coordination_rows_are_documented() -> None:
     sources = (
         "adapters/dynamodb_jobs.py",
         "adapters/dynamodb_gates.py",
+        "adapters/dynamodb_owed_answers.py",
         "adapters/dynamodb_rates.py",
         "domain/gate.py",
         "domain/timeouts.py",

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import fields, replace
 from typing import Any
 
-from sluiceway import bootstrap
+from sluiceway import bootstrap, http
 from sluiceway.adapters import (
     dynamodb,
     dynamodb_batches,
@@ -35,6 +35,7 @@ from sluiceway.domain.freshness import Freshness
 from sluiceway.domain.payload import Payload
 from sluiceway.http import MAX_REPLY_BYTES
 from sluiceway.ports import VendorCall
+from sluiceway.routes import openai
 from sluiceway.usecases import submit_batch, sweep_jobs, wake_jobs
 
 from tests.fakes.examples import a_job, an_error
@@ -225,6 +226,10 @@ def test_noting_a_use_is_given_up_before_a_partner_minds() -> None:
     longest_s = config.retries["total_max_attempts"] * one_try_s
 
     assert longest_s <= NOTICEABLE_S < RESOURCES["AuthorizeFunction"]["Properties"]["Timeout"]
+
+
+def test_answer_is_owed_for_longer_than_its_client_is_told_to_wait() -> None:
+    assert http.LONGEST_POLL_S < openai.OWED_S
 
 
 def test_largest_job_row_fits_into_an_item() -> None:

@@ -154,7 +154,7 @@ def test_counters_never_expire(calls: Calls) -> None:
         if name in item
     }
 
-    assert expiring == {"claim", "day", "latency", "lease"}
+    assert expiring == {"claim", "day", "latency", "lease", "owed"}
 
 
 # ------------------------------------------------------------------------------------ payloads

@@ -11,6 +11,7 @@ from sluiceway.adapters.sqs_queue import SEND_LIMIT_S
 from sluiceway.domain import catalogue as catalogues
 from sluiceway.domain.catalogue import Catalogue, Model, Vendor
 from sluiceway.domain.job import MAX_RECEIVES
+from sluiceway.routes.request import HOLD_ENDS_BEFORE_S, HOLD_S
 
 from tests.template.rendering import PARAMETERS, ROOT, SOURCE, Stack, render, variants
 
@@ -270,6 +271,12 @@ def test_api_answers_before_the_gateway_gives_up() -> None:
 
     assert stack.properties("ApiFunction")["Timeout"] <= waits_s
     assert stack.properties("AuthorizeFunction")["Timeout"] < waits_s
+
+
+def test_held_call_is_answered_before_the_gateway_gives_up() -> None:
+    timeout_s = render().properties("ApiFunction")["Timeout"]
+
+    assert timeout_s > HOLD_S + HOLD_ENDS_BEFORE_S
 
 
 # ------------------------------------------------------------------------------------ pauses
