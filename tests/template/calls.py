@@ -197,7 +197,7 @@ def record(backend: str) -> Calls:
         session = boto3.Session()
         patch.setattr(boto3, "DEFAULT_SESSION", session)
         patch.setattr(bootstrap, "SystemClock", FakeClock)
-        for name, value in _make_resources(session, backend).items():
+        for name, value in make_resources(session, backend).items():
             patch.setenv(name, value)
         recorder = _Recorder(calls)
         session.events.register("provide-client-params", recorder.hear)
@@ -277,7 +277,7 @@ def _rights_to_tables(operation: str, params: dict[str, Any]) -> Iterator[Right]
             yield f"{params['TableName']}{index}", f"dynamodb:{operation}"
 
 
-def _make_resources(session: boto3.Session, backend: str) -> dict[str, str]:
+def make_resources(session: boto3.Session, backend: str) -> dict[str, str]:
     """Makes the template's resources, and gives the environment of all functions."""
     stack = render_with(backend)
     dynamodb, sqs = session.client("dynamodb"), session.client("sqs")

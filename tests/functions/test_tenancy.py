@@ -1,0 +1,191 @@
+"""Another tenant's ids: on every route they are as unknown ids are, whatever is looked at.
+
+The API runs as bootstrap wires it, on moto's AWS, so that the calls to AWS are compared, too: what
+makes other calls takes another time.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+import boto3
+import pytest
+from moto import mock_aws
+from sluiceway import bootstrap
+from sluiceway.domain.ids import hit_id
+
+from functions.api import app as api
+from tests.fakes import examples
+from tests.fakes.in_memory import FakeClock
+from tests.functions.stage import request
+from tests.template.calls import make_resources
+from tests.unit.logs import a_context
+from tests.unit.samples import CATALOGUE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sluiceway.routes.request import ApiDeps
+
+ALL_SCOPES = "submit read cancel bypass admin"
+RULES = {
+    (route.method, str(route.path)) for route in (*api.app._static_routes, *api.app._dynamic_routes)
+}
+
+UNKNOWN = {
+    "job_id": "job_00000000000000000000000000",
+    "hit_id": "hit_c1_" + "A" * 43,
+    "batch_id": "batch_00000000000000000000000000",
+}
+"""Ids of the form of ours that nobody has."""
+
+BY_ID = [
+    *(("GET", f"/jobs/<{one}>") for one in ("job_id", "ended_id", "hit_id")),
+    *(("POST", f"/jobs/<{one}>/cancel") for one in ("job_id", "ended_id", "hit_id")),
+    *(("GET", f"/responses/<{one}>") for one in ("job_id", "ended_id", "hit_id")),
+    *(("POST", f"/responses/<{one}>/cancel") for one in ("job_id", "ended_id", "hit_id")),
+    ("GET", "/batches/<batch_id>"),
+]
+"""Every route with an id in its path, for each kind of thing that the id may name."""
+
+
+class Api:
+    """Two tenants' API, and what it calls."""
+
+    def __init__(self, deps: ApiDeps) -> None:
+        self.deps = deps
+        self.calls: list[tuple[str, str]] = []
+
+    def ask(
+        self, method: str, path: str, tenant: str, body: Any = None, **changes: Any
+    ) -> dict[str, Any]:
+        """The proxy answer; what was called for it is in `calls`."""
+        event = request(method, path, tenant=tenant, scopes=ALL_SCOPES, **changes)
+        event["body"] = None if body is None else json.dumps(body)
+        self.calls.clear()
+        answer: dict[str, Any] = api.handle(event, a_context(), self.deps)
+        return answer
+
+    def body(self, method: str, path: str, tenant: str, body: Any = None, **changes: Any) -> Any:
+        return json.loads(self.ask(method, path, tenant, body, **changes)["body"])
+
+    def hear(self, params: dict[str, Any], model: Any, **_: Any) -> None:
+        """botocore says that a client is called."""
+        self.calls.append((model.name, str(params.get("TableName") or params.get("Bucket"))))
+
+
+@pytest.fixture
+def both(monkeypatch: pytest.MonkeyPatch) -> Iterator[Api]:
+    with mock_aws():
+        session = boto3.Session(region_name="us-east-1")
+        monkeypatch.setattr(boto3, "DEFAULT_SESSION", session)
+        monkeypatch.setattr(bootstrap, "SystemClock", FakeClock)
+        monkeypatch.setattr(bootstrap, "packaged_catalogue", lambda: CATALOGUE)
+        for name, value in make_resources(session, "dynamodb").items():
+            monkeypatch.setenv(name, value)
+        deps = bootstrap.api_deps.__wrapped__()
+        made = Api(deps)
+        session.events.register("provide-client-params", made.hear)
+        yield made
+
+
+@pytest.fixture
+def acmes(both: Api) -> dict[str, str]:
+    """Ids of each kind, all of them acme's."""
+    submit = {"model": "demo-chat", "input": "ours"}
+    job_id = both.body("POST", "/jobs", "acme", submit)["id"]
+    ended_id = both.body("POST", "/jobs", "acme", submit | {"input": "over"})["id"]
+    both.ask("POST", f"/jobs/{ended_id}/cancel", "acme")
+    batch = both.body("POST", "/batches", "acme", {"jobs": [submit | {"custom_id": "a"}]})
+    return {
+        "job_id": job_id,
+        "ended_id": ended_id,
+        "hit_id": _a_hit(both),
+        "batch_id": batch["id"],
+    }
+
+
+def _a_hit(both: Api) -> str:
+    """Of an entry that acme alone may read."""
+    jobs, job = both.deps.submitter.jobs, examples.a_job(7)
+    jobs.submit(job, shard_caps=[100])
+    jobs.apply(job, examples.completed(job), entry=examples.an_entry(job))
+    return hit_id(job.cache_key)
+
+
+def told(answer: dict[str, Any]) -> dict[str, Any]:
+    """All that a client sees."""
+    return {name: answer[name] for name in ("statusCode", "multiValueHeaders", "body")}
+
+
+def path_of(rule: str, ids: dict[str, str]) -> str:
+    return re.sub(r"<(\w+)>", lambda found: ids[found[1]], rule)
+
+
+def unknown_to(rule: str) -> dict[str, str]:
+    kind = {"ended_id": "job_id"}
+    return {name: UNKNOWN[kind.get(name, name)] for name in re.findall(r"<(\w+)>", rule)}
+
+
+def test_every_route_with_an_id_is_tried() -> None:
+    with_ids = {(method, path) for method, path in RULES if "<" in path and method != "HEAD"}
+    tried = {(method, re.sub(r"<(ended|hit)_id>", "<job_id>", rule)) for method, rule in BY_ID}
+
+    assert with_ids - {("GET", "/models/<name>")} == tried
+
+
+@pytest.mark.parametrize(("method", "rule"), BY_ID)
+def test_id_of_another_tenant_is_as_an_unknown_one(
+    both: Api, acmes: dict[str, str], method: str, rule: str
+) -> None:
+    own = both.ask(method, path_of(rule, acmes), "acme")
+    mine = both.ask(method, path_of(rule, unknown_to(rule)), "globex")
+    calls_for_unknown = list(both.calls)
+
+    theirs = both.ask(method, path_of(rule, acmes), "globex")
+
+    assert theirs["statusCode"] == 404
+    assert told(theirs) == told(mine)
+    assert both.calls == calls_for_unknown
+    not_a_job = rule.startswith(("/jobs/<hit_id>/", "/responses/<hit_id>/"))
+    assert (own["statusCode"] == 404) is not_a_job  # else it would be unknown to anybody
+
+
+def test_lists_of_another_tenant_show_nothing(both: Api, acmes: dict[str, str]) -> None:
+    cursors = [None, {"after": acmes["job_id"]}, {"after": acmes["ended_id"]}]
+
+    pages = [both.body("GET", "/jobs", "globex", query=query) for query in cursors]
+
+    assert [page["data"] for page in pages] == [[], [], []]
+    assert both.body("GET", "/usage", "globex")["data"] == []
+    assert both.body("GET", "/usage", "acme")["data"]
+
+
+def test_same_request_of_another_tenant_is_work_of_its_own(
+    both: Api, acmes: dict[str, str]
+) -> None:
+    wanted = {"model": "demo-chat", "input": "ours"}
+
+    theirs = both.ask("POST", "/jobs", "globex", wanted)
+    mine = both.ask("POST", "/jobs", "globex", wanted | {"input": "nobody's"})
+
+    body, other = json.loads(theirs["body"]), json.loads(mine["body"])
+    assert theirs["statusCode"] == mine["statusCode"] == 202
+    assert body["id"] not in acmes.values()
+    assert (body["deduplicated"], body["cache"]) == (other["deduplicated"], other["cache"])
+    assert theirs["multiValueHeaders"].keys() == mine["multiValueHeaders"].keys()
+
+
+@pytest.mark.parametrize("tenant", ["", None, 0])
+@pytest.mark.parametrize(("method", "path"), sorted(RULES - {("GET", "/health")}))
+def test_no_route_works_without_a_tenant(both: Api, method: str, path: str, tenant: Any) -> None:
+    if path in {"/health", "/openapi.json"}:
+        pytest.skip("needs no key")
+    ids = dict.fromkeys(re.findall(r"<(\w+)>", path), "job_00000000000000000000000000")
+
+    answer = both.ask(method, path_of(path, ids), tenant, {})
+
+    assert answer["statusCode"] == 401
+    assert both.calls == []
