@@ -349,8 +349,8 @@ def test_read_goes_past_a_page_of_the_table(
     for day in range(1, 6):
         item = {
             "tenant": {"S": "usage#acme"},
-            "job_id": {"S": f"2026-01-{day:02d}#0"},
-            "demo-chat|completed": {"N": "1"},
+            "job_id": {"S": f"2026-01-{day:02d}#demo-chat#0"},
+            "completed": {"N": "1"},
             "ttl_epoch_s": {"N": str(NOW_MS // 1000 + KEPT_S)},
             "of_another_version": {"S": "x" * 300_000},
         }
@@ -364,9 +364,9 @@ def test_read_goes_past_a_page_of_the_table(
 def damage(client: Any, tables: Tables) -> None:
     client.update_item(
         TableName=tables.names.jobs,
-        Key={"tenant": {"S": "usage#acme"}, "job_id": {"S": f"{TODAY}#0"}},
+        Key={"tenant": {"S": "usage#acme"}, "job_id": {"S": f"{TODAY}#demo-chat#0"}},
         UpdateExpression="SET #name = :text",
-        ExpressionAttributeNames={"#name": "demo-chat|completed"},
+        ExpressionAttributeNames={"#name": "completed"},
         ExpressionAttributeValues={":text": {"S": "many"}},
     )
 

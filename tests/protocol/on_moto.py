@@ -11,7 +11,7 @@ from sluiceway.adapters.dynamodb_cache import _entry_of
 from sluiceway.adapters.dynamodb_due_jobs import DynamoDBDueJobs
 from sluiceway.adapters.dynamodb_jobs import job_of
 from sluiceway.adapters.dynamodb_state import COPY_LIVES_MS
-from sluiceway.adapters.dynamodb_usage import OWNER_PREFIX, rows_of
+from sluiceway.adapters.dynamodb_usage import OWNER_PREFIX, row_of
 
 from tests.contract.harness import DynamoDBRows, make_tables, store_on, template_resources
 from tests.fakes.in_memory import Claim, InMemoryPayloads, LeaseRow, World
@@ -43,8 +43,8 @@ def on_moto(clock: FakeClock) -> Stores:
         for values in rows.all(tables.names.jobs):
             owner, tenant = values["tenant"], values["tenant"].removeprefix(OWNER_PREFIX)
             if owner != tenant:
-                for row in rows_of(values):
-                    world.usage[tenant, values["job_id"], row.model] = row
+                usage = row_of(values)
+                world.usage[tenant, values["job_id"], usage.model] = usage
                 continue
             job = job_of(values)
             world.jobs[job.tenant, job.job_id] = job

@@ -1,12 +1,11 @@
 """Usage in the Jobs table, under an owner of its own for each tenant (port UsageReader).
 
 tenant    usage#<tenant>
-job_id    <YYYY-MM-DD>#<counter shard>
-<model>|<count>    one attribute for each count of domain/usage.py that isn't zero
+job_id    <YYYY-MM-DD>#<model>#<counter shard>
+<count>   each count of domain/usage.py that isn't zero
 """
 
-import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from sluiceway.adapters.dynamodb import Table, Write, to_item
@@ -28,17 +27,17 @@ def usage_write(jobs: str, job: Job) -> Write:
     """
     usage = usage_of(job)
     sums = ", ".join(f"#{name} :{name}" for name in usage.counts)
+    row = f"{usage.day}#{usage.model}#{job.counter_shard}"
     return Write(
         jobs,
-        {"tenant": _owner(job.tenant), "job_id": f"{usage.day}#{job.counter_shard}"},
+        {"tenant": _owner(job.tenant), "job_id": row},
         update=f"ADD {sums} SET #ttl_epoch_s = :ttl",
         values={**usage.counts, "ttl": ended_at_ms(job) // 1000 + KEPT_S},
-        names={name: f"{usage.model}|{name}" for name in usage.counts},
     )
 
 
 class DynamoDBUsage:
-    """Weakness: a row has all models of its day, so each end pays for the others' bytes too."""
+    """Weakness: a day of many models and shards is as many rows, which a read goes through."""
 
     def __init__(self, table: Table, jobs: str, *, clock: Clock) -> None:
         """`jobs`: name of the Jobs table."""
@@ -61,7 +60,7 @@ class DynamoDBUsage:
         while True:
             items, answer = self._table.query(**request)
             kept = (item for item in items if item["ttl_epoch_s"] > now_s)
-            for row in itertools.chain.from_iterable(map(rows_of, kept)):
+            for row in map(row_of, kept):
                 key = row.day, row.model
                 found[key] = found[key] + row if key in found else row
             if "LastEvaluatedKey" not in answer:
@@ -69,18 +68,13 @@ class DynamoDBUsage:
             request["ExclusiveStartKey"] = answer["LastEvaluatedKey"]
 
 
-def rows_of(item: Mapping[str, Any]) -> Iterator[UsageRow]:
-    """What a row says of each model. A count that this version doesn't know is left out."""
-    models: dict[str, dict[str, int]] = {}
-    for name, value in item.items():
-        model, _, count = name.rpartition("|")
-        if count in COUNTS:
-            if type(value) is not int:
-                raise DamagedRowError(f"The usage of {item['job_id']} has more than numbers.")
-            models.setdefault(model, {})[count] = value
-    day = item["job_id"].partition("#")[0]
-    for model, counts in models.items():
-        yield UsageRow(day, model, **counts)
+def row_of(item: Mapping[str, Any]) -> UsageRow:
+    """What a row says. A count that this version doesn't know is left out."""
+    day, model, _ = item["job_id"].split("#")
+    counts = {name: item[name] for name in COUNTS if name in item}
+    if not all(type(count) is int for count in counts.values()):
+        raise DamagedRowError(f"The usage of {item['job_id']} has more than numbers.")
+    return UsageRow(day, model, **counts)
 
 
 def _owner(tenant: str) -> str:
