@@ -20,7 +20,7 @@ from itertools import count
 from pathlib import Path
 from pydoc_data.topics import topics
 from statistics import quantiles
-from typing import Any, TextIO
+from typing import Any, NoReturn, TextIO
 
 import boto3
 from samtranslator.yaml_helper import yaml_parse
@@ -336,6 +336,10 @@ class Shelf:
     """Nanoseconds. In memory nothing waits, so there the CPU's time says it all, undisturbed."""
 
 
+def _no_webhooks() -> NoReturn:
+    raise NotImplementedError("nobody asks for webhooks here")
+
+
 @dataclass
 class Handlers:
     """The API and the worker on a shelf; queue and payloads are in memory, and so is the vendor."""
@@ -375,6 +379,7 @@ class Handlers:
             usage=InMemoryUsage(world),
             batches=InMemoryBatches(world),
             owed=InMemoryOwedAnswers(world),
+            registrar=_no_webhooks,
             telemetry=telemetry,
             pause=clock.pause,
             idempotency=lambda: None,

@@ -6,7 +6,7 @@ from aws_lambda_powertools.event_handler import APIGatewayRestResolver, Response
 from aws_lambda_powertools.utilities.typing import LambdaContext
 from sluiceway import bootstrap
 from sluiceway.domain.errors import MethodNotAllowedError, RouteNotFoundError, SluicewayError
-from sluiceway.routes import batches, jobs, openai, service, usage
+from sluiceway.routes import batches, jobs, openai, service, usage, webhooks
 from sluiceway.routes.request import UNEXPECTED, ApiDeps, Request, request_of
 
 app = APIGatewayRestResolver()
@@ -15,6 +15,7 @@ app.include_router(jobs.router)
 app.include_router(usage.router)
 app.include_router(batches.router)
 app.include_router(openai.router)
+app.include_router(webhooks.router)
 
 
 def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:

@@ -24,6 +24,7 @@ def handle(event: dict[str, Any], context: LambdaContext, deps: PublishDeps) -> 
         publish_events(
             [told for record in event["Records"] if (told := _read(record, deps))],
             bus=deps.bus,
+            endpoints=deps.endpoints,
             webhooks=deps.webhooks,
             telemetry=deps.telemetry,
             pause=deps.pause,

@@ -11,12 +11,15 @@ import pytest
 import standardwebhooks
 from hypothesis import given
 from hypothesis import strategies as st
-from sluiceway.domain.webhook import Delivery, secret_keys, signed_headers
+from sluiceway.domain.endpoint import secret_text
+from sluiceway.domain.webhook import signed_headers
 from sluiceway_client import WebhookVerificationError, verify_webhook
 
+from tests.fakes.examples import a_delivery
+
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-SECRET = "whsec_" + base64.b64encode(b"0123456789abcdef0123456789abcdef").decode()
-OTHER = "whsec_" + base64.b64encode(b"another-one-of-thirty-two-bytes!").decode()
+KEYS = (b"another-one-of-thirty-two-bytes!", b"0123456789abcdef0123456789abcdef")
+OTHER, SECRET = map(secret_text, KEYS)
 BODY = json.dumps(
     {
         "type": "job.completed",
@@ -73,10 +76,10 @@ def test_any_signature_of_the_standard_package_is_right(
 
 
 def test_what_the_server_signs_is_right_for_both() -> None:
-    delivery = Delivery("evt_1", "acme", "job_1", "https://hooks.example/", BODY.decode())
+    delivery = a_delivery(body=BODY.decode())
     now = datetime.now(UTC)  # the package knows no other time
 
-    sent = signed_headers(delivery, secret_keys(f"{OTHER} {SECRET}"), now_s=int(now.timestamp()))
+    sent = signed_headers(delivery, KEYS, now_s=int(now.timestamp()))
 
     assert verify_webhook(BODY, sent, SECRET, now=now).id == "evt_1"
     assert standardwebhooks.Webhook(SECRET).verify(BODY, sent)["type"] == "job.completed"

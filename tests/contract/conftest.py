@@ -20,7 +20,9 @@ from tests.fakes.in_memory import (
     InMemoryBacklogs,
     InMemoryBatches,
     InMemoryCache,
+    InMemoryDeliveries,
     InMemoryDueJobs,
+    InMemoryEndpoints,
     InMemoryJobs,
     InMemoryPartnerKeys,
     InMemoryState,
@@ -128,6 +130,8 @@ def store(request: pytest.FixtureRequest, clock: FakeClock, world: World) -> Sto
             backlogs=InMemoryBacklogs(world),
             usage=InMemoryUsage(world),
             batches=InMemoryBatches(world),
+            endpoints=InMemoryEndpoints(world),
+            delivery_log=InMemoryDeliveries(world),
             rows=InMemoryRows(world),
             clock=clock,
         )

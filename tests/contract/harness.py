@@ -14,7 +14,9 @@ from sluiceway.adapters.dynamodb_audit import DynamoDBAudit
 from sluiceway.adapters.dynamodb_backlog import DynamoDBBacklogs
 from sluiceway.adapters.dynamodb_batches import DynamoDBBatches
 from sluiceway.adapters.dynamodb_cache import DynamoDBCache
+from sluiceway.adapters.dynamodb_deliveries import DynamoDBDeliveries
 from sluiceway.adapters.dynamodb_due_jobs import DynamoDBDueJobs
+from sluiceway.adapters.dynamodb_endpoints import DynamoDBEndpoints
 from sluiceway.adapters.dynamodb_jobs import DynamoDBJobs, TableNames, _values_of
 from sluiceway.adapters.dynamodb_partner_keys import DynamoDBPartnerKeys
 from sluiceway.adapters.dynamodb_state import DynamoDBState
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
         AuditLog,
         Backlogs,
         Batches,
+        DeliveryLog,
         DueJobs,
         JobQueue,
         JobStore,
@@ -52,6 +55,7 @@ if TYPE_CHECKING:
         StateStore,
         Telemetry,
         UsageReader,
+        WebhookEndpoints,
     )
 
     from tests.fakes.in_memory import FakeClock
@@ -105,6 +109,8 @@ class Store:
     backlogs: Backlogs
     usage: UsageReader
     batches: Batches
+    endpoints: WebhookEndpoints
+    delivery_log: DeliveryLog
     rows: Rows
     clock: FakeClock
 
@@ -192,6 +198,7 @@ class InMemoryRows:
                 *(world.jobs, world.claims, world.leases, +world.in_flight),
                 *(world.entries, world.tombstones, +world.bypasses),
                 *(+world.day_jobs, +world.day_cost_nanos, world.usage),
+                *(world.endpoints, world.deliveries),
             )
         )
 
@@ -336,6 +343,8 @@ def store_on(
         backlogs=DynamoDBBacklogs(table, tables.names.coordination, clock=clock),
         usage=DynamoDBUsage(table, tables.names.jobs, clock=clock),
         batches=DynamoDBBatches(table, tables.names.jobs),
+        endpoints=DynamoDBEndpoints(table, tables.names.jobs),
+        delivery_log=DynamoDBDeliveries(table, tables.names.jobs),
         rows=DynamoDBRows(client, tables.names),
         clock=clock,
     )

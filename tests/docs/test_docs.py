@@ -21,26 +21,39 @@ from sluiceway.adapters import (
     dynamodb_backlog,
     dynamodb_batches,
     dynamodb_cache,
+    dynamodb_deliveries,
+    dynamodb_endpoints,
     dynamodb_jobs,
     dynamodb_state,
 )
+from sluiceway.adapters.dynamodb import Table
 from sluiceway.domain import catalogue, errors, webhook
 from sluiceway.domain.backlog import Place
 from sluiceway.domain.batch import Batch, BatchItem, Refusal
+from sluiceway.domain.endpoint import NO_ENDPOINTS, Endpoint, Secret
 from sluiceway.domain.freshness import Freshness
 from sluiceway.domain.gate import Gate
 from sluiceway.domain.job import JobError, JobStatus
 from sluiceway.domain.openai_request import ChatRequest, Ours, ResponsesRequest
 from sluiceway.domain.payload import Payload
 from sluiceway.domain.request import CacheRequest, SubmitRequest
-from sluiceway.http import STATUS, batch_reply, dry_run_reply, hit_reply, job_reply
+from sluiceway.http import (
+    STATUS,
+    batch_reply,
+    delivery_body,
+    dry_run_reply,
+    hit_reply,
+    job_reply,
+    webhook_body,
+)
 from sluiceway.openai_http import CANCELLED, FAILED_STATUS
 from sluiceway.ports import AuditRecord, PartnerKey
 from sluiceway.usecases.sweep_jobs import Swept
 from sluiceway_cli.main import cli
 from sluiceway_local import simulator, state
 
-from tests.fakes.examples import a_job, a_partner_key, an_entry, completed, failed
+from tests.contract.clients import ScriptedClient
+from tests.fakes.examples import a_delivery, a_job, a_partner_key, an_entry, completed, failed
 from tests.fakes.in_memory import NOW_MS
 
 if TYPE_CHECKING:
@@ -617,6 +630,48 @@ def test_attributes_of_batches_are_documented() -> None:
 
     assert [name for name in members if f"`{name}`" not in text] == []
     assert f"`{owner}#<" in text
+
+
+def test_attributes_of_endpoints_are_documented() -> None:
+    endpoint = Endpoint("whk_1", "https://a.example/", (), "", 1, (Secret(1),), 1, "gone")
+
+    assert set(dynamodb_endpoints._values_of(endpoint)) == first_column(ARCHITECTURE, "Endpoints")
+    text = section(ARCHITECTURE, "Endpoints")
+    assert [field.name for field in fields(Secret) if f"`{field.name}`" not in text] == []
+    key = dynamodb_endpoints._key("<tenant>")
+    assert [value for value in key.values() if f"`{value}`" not in text] == []
+
+
+def test_attributes_of_deliveries_are_documented() -> None:
+    client = ScriptedClient()
+    log = dynamodb_deliveries.DynamoDBDeliveries(Table(client), "jobs")  # type: ignore[arg-type]
+    log.record(a_delivery(), webhook.Attempt(1, webhook.DeliveryStatus.FAILED, 500, "refused"))
+    (request,) = client.requests
+
+    names = set(request["ExpressionAttributeNames"].values())
+
+    assert names == first_column(ARCHITECTURE, "Deliveries")
+    assert f"`{dynamodb_deliveries._owner('<tenant>', '<endpoint id>')}`" in section(
+        ARCHITECTURE, "Deliveries"
+    )
+
+
+def test_members_of_a_webhook_endpoint_are_documented() -> None:
+    body = webhook_body(NO_ENDPOINTS[0], "whsec_")
+
+    assert set(body) == first_column(ARCHITECTURE, "Webhook endpoints")
+
+
+def test_members_and_errors_of_a_delivery_are_documented() -> None:
+    body = delivery_body(webhook.DeliveryRecord(a_delivery()))
+    sources = ("usecases/deliver_webhook.py", "adapters/http_webhooks.py")
+    sources += ("adapters/secrets_manager_webhooks.py",)
+    text = "".join((LAYER / name).read_text("utf-8") for name in sources)
+    reasons = set(re.findall(r'WebhookError\(\s*"(\w+)"', text))
+    ours = {"gone", "redirected", "refused", "unwanted"}
+
+    assert [name for name in ours if f'"{name}"' not in text] == []
+    assert {*body, *reasons, *ours} == first_column(ARCHITECTURE, "Deliveries of webhooks")
 
 
 def test_coordination_rows_are_documented() -> None:

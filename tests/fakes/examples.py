@@ -9,6 +9,7 @@ from sluiceway.domain import job as transitions
 from sluiceway.domain.freshness import CacheEntry
 from sluiceway.domain.job import Job, JobError
 from sluiceway.domain.payload import Payload, compress
+from sluiceway.domain.webhook import Delivery
 from sluiceway.ports import PartnerKey
 
 from tests.fakes.in_memory import NOW_MS
@@ -134,6 +135,24 @@ def redriven(job: Job, *, lane: str = "interactive", now_ms: int = NOW_MS + 60_0
 def retrying(job: Job, *, delay_ms: int = 2000) -> Job:
     """`job` after an attempt that failed; the next may begin `delay_ms` after NOW_MS."""
     return transitions.retrying(job, an_error(job.attempts), not_before_ms=NOW_MS + delay_ms)
+
+
+def a_delivery(number: int = 1, **changes: Any) -> Delivery:
+    """To an endpoint of acme, of an event that happened so many seconds after NOW_MS."""
+    return replace(
+        Delivery(
+            event_id=f"evt_{number}",
+            endpoint_id="whk_1",
+            tenant="acme",
+            type="job.completed",
+            at_epoch_ms=NOW_MS + number * 1000,
+            job_id=f"job_{number}",
+            correlation_id="corr-1",
+            url="",
+            body='{"type":"job.completed"}',
+        ),
+        **changes,
+    )
 
 
 def a_partner_key(number: int = 1, **changes: Any) -> PartnerKey:

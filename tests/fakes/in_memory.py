@@ -22,6 +22,7 @@ from sluiceway.adapters.dynamodb_job_lists import MOST_READ
 from sluiceway.domain import timeouts
 from sluiceway.domain.api_key import USE_NOTED_EVERY_S
 from sluiceway.domain.backlog import TELLS_FOR_MS, Backlog
+from sluiceway.domain.endpoint import NO_ENDPOINTS, Endpoints
 from sluiceway.domain.errors import StoreBusyError
 from sluiceway.domain.freshness import cool_down_ms
 from sluiceway.domain.gate import FURTHEST_SLOT_MS, Gate, Limits, Room, Shut
@@ -36,7 +37,13 @@ from sluiceway.domain.lease import Lease, is_free
 from sluiceway.domain.ticket import Ticket
 from sluiceway.domain.timeouts import Sample
 from sluiceway.domain.usage import UsageRow, usage_of
-from sluiceway.domain.webhook import MAX_CALLBACKS
+from sluiceway.domain.webhook import (
+    MAX_CALLBACKS,
+    Attempt,
+    Delivery,
+    DeliveryRecord,
+    oldest_delivery_id,
+)
 from sluiceway.ports import (
     Applied,
     AuditRecord,
@@ -146,6 +153,10 @@ class World:
     """By tenant and minute since 1970: its requests."""
     owed: dict[tuple[str, str], tuple[str, int]] = field(default_factory=dict)
     """By tenant and digest of the request: the job, and until when."""
+    endpoints: dict[str, Endpoints] = field(default_factory=dict)
+    """By tenant: where its events go."""
+    deliveries: dict[tuple[str, str, str], DeliveryRecord] = field(default_factory=dict)
+    """By tenant, endpoint's id and delivery's id."""
     epochs: dict[str, int] = field(default_factory=dict)
     gates: dict[str, Gate] = field(default_factory=dict)
     rooms: dict[tuple[str, str], dict[str, int]] = field(default_factory=dict)
@@ -698,6 +709,70 @@ class InMemoryOwedAnswers:
         with self._world.lock:
             if self._world.owed.get((tenant, digest), ("", 0))[0] == job_id:
                 del self._world.owed[tenant, digest]
+
+
+class InMemoryEndpoints:
+    """The webhook endpoints of a World (port WebhookEndpoints)."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def read(self, tenant: str) -> Endpoints:
+        with self._world.lock:
+            return self._world.endpoints.get(tenant, NO_ENDPOINTS)
+
+    def change(self, tenant: str, change: Callable[[Endpoints], Endpoints]) -> Endpoints:
+        with self._world.lock:
+            after = change(self.read(tenant))
+            self._world.endpoints[tenant] = after
+            return after
+
+
+class InMemoryDeliveries:
+    """What became of the webhooks of a World (port DeliveryLog)."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def record(self, delivery: Delivery, attempt: Attempt) -> None:
+        key = (delivery.tenant, delivery.endpoint_id, delivery.delivery_id)
+        with self._world.lock:
+            known = self._world.deliveries.get(key) or DeliveryRecord(delivery)
+            last_ms = known.last_attempt_at_epoch_ms
+            if last_ms is not None and last_ms >= attempt.at_epoch_ms:
+                return
+            self._world.deliveries[key] = replace(
+                known,
+                status=attempt.status,
+                attempts=known.attempts + 1,
+                http_status=attempt.http_status,
+                error=attempt.error,
+                first_attempt_at_epoch_ms=known.first_attempt_at_epoch_ms or attempt.at_epoch_ms,
+                last_attempt_at_epoch_ms=attempt.at_epoch_ms,
+            )
+
+    def get(
+        self, tenant: str, endpoint_id: str, delivery_id: str, *, now_ms: int
+    ) -> DeliveryRecord | None:
+        found = self._known(tenant, endpoint_id, now_ms)
+        return next((one for one in found if one.delivery.delivery_id == delivery_id), None)
+
+    def list(
+        self, tenant: str, endpoint_id: str, *, now_ms: int, limit: int, before: str | None
+    ) -> list[DeliveryRecord]:
+        found = self._known(tenant, endpoint_id, now_ms)
+        later = [one for one in found if before is None or one.delivery.delivery_id < before]
+        return later[:limit]
+
+    def _known(self, tenant: str, endpoint_id: str, now_ms: int) -> Sequence[DeliveryRecord]:
+        with self._world.lock:
+            found = [
+                record
+                for (owner, endpoint, delivery_id), record in self._world.deliveries.items()
+                if (owner, endpoint) == (tenant, endpoint_id)
+                and delivery_id >= oldest_delivery_id(now_ms)
+            ]
+        return sorted(found, key=lambda one: one.delivery.delivery_id, reverse=True)
 
 
 class InMemoryAudit:

@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 
     from sluiceway.domain.webhook import Delivery, JobEvent, Target
 
-KEY = b"0123456789abcdef0123456789abcdef"
-SECRET = "whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY="
+MASTER = b"0123456789abcdef0123456789abcdef"
 
 
 class FakeBus:
@@ -53,15 +52,14 @@ class FakeWebhookQueue:
 
 @dataclass
 class FakeWebhookSecrets:
-    """Everybody has KEY, unless said otherwise (port WebhookSecrets)."""
+    """Has MASTER, unless said otherwise (port WebhookSecrets)."""
 
-    found: tuple[bytes, ...] | None = (KEY,)
     failure: WebhookError | None = None
 
-    def keys(self, _: str) -> tuple[bytes, ...] | None:
+    def master(self) -> bytes:
         if self.failure is not None:
             raise self.failure
-        return self.found
+        return MASTER
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from sluiceway.bootstrap import AuthorizeDeps, RunDeps, SweepDeps
 from sluiceway.routes.request import ApiDeps
 from sluiceway.usecases.invalidate_cache import Invalidator
+from sluiceway.usecases.manage_webhooks import Registrar
 from sluiceway.usecases.run_job import Worker
 from sluiceway.usecases.submit_job import Submitter
 from sluiceway.usecases.sweep_jobs import Sweeper
@@ -28,7 +29,9 @@ from tests.fakes.in_memory import (
     InMemoryBacklogs,
     InMemoryBatches,
     InMemoryCache,
+    InMemoryDeliveries,
     InMemoryDueJobs,
+    InMemoryEndpoints,
     InMemoryGates,
     InMemoryIdempotency,
     InMemoryJobLists,
@@ -43,6 +46,7 @@ from tests.fakes.in_memory import (
     InMemoryUsage,
     World,
 )
+from tests.fakes.outside import FakeWebhookQueue, FakeWebhookSecrets
 from tests.unit.logs import a_context, fresh_telemetry
 from tests.unit.samples import CATALOGUE
 
@@ -106,6 +110,16 @@ class Stage:
         self.telemetry = fresh_telemetry(level="INFO")
         self.telemetry.know_vendors({name: m.vendor for name, m in CATALOGUE.models.items()})
         self._serial = itertools.count()
+        self.webhooks = FakeWebhookQueue()
+        self.webhook_secrets = FakeWebhookSecrets()
+        self.registrar = Registrar(
+            endpoints=InMemoryEndpoints(self.world),
+            delivery_log=InMemoryDeliveries(self.world),
+            webhook_secrets=self.webhook_secrets,
+            webhooks=self.webhooks,
+            clock=self.clock,
+            randomness=lambda size: next(self._serial).to_bytes(size, "big"),
+        )
 
     @property
     def sent(self) -> list[tuple[str, str, str]]:
@@ -153,6 +167,7 @@ class Stage:
             usage=InMemoryUsage(self.world),
             batches=self.batches,
             owed=InMemoryOwedAnswers(self.world),
+            registrar=lambda: self.registrar,
             telemetry=self.telemetry,
             pause=self.pause,
             idempotency=lambda: self.idempotency,

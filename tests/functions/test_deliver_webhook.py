@@ -11,10 +11,12 @@ import pytest
 from sluiceway.adapters.dynamodb_stream import event_of
 from sluiceway.adapters.sqs_webhooks import message_body
 from sluiceway.bootstrap import DeliverDeps
+from sluiceway.domain.endpoint import NO_ENDPOINTS
 from sluiceway.domain.webhook import deliveries
 from sluiceway.usecases.deliver_webhook import Courier
 
 from functions.deliver_webhook import app
+from tests.fakes.in_memory import InMemoryDeliveries, InMemoryEndpoints
 from tests.fakes.outside import FakeWebhookClient, FakeWebhookQueue, FakeWebhookSecrets
 from tests.functions.stage import Stage, sample
 from tests.unit.logs import a_context, log_lines, metric_lines, output
@@ -44,6 +46,8 @@ class Desk:
         stage = self.stage
         courier = Courier(
             jobs=stage.jobs,
+            endpoints=InMemoryEndpoints(stage.world),
+            delivery_log=InMemoryDeliveries(stage.world),
             webhook_secrets=FakeWebhookSecrets(),
             webhook_client=self.client,
             clock=stage.clock,
@@ -76,7 +80,7 @@ def test_sample_event_is_what_the_publisher_sends() -> None:
     event = event_of(sample("publish_events")["Records"][0])
     assert event is not None
 
-    assert [record["body"]] == [message_body(one) for one in deliveries(event)]
+    assert [record["body"]] == [message_body(one) for one in deliveries(event, NO_ENDPOINTS)]
     assert record["md5OfBody"] == hashlib.md5(record["body"].encode()).hexdigest()  # noqa: S324
 
 

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from sluiceway.bootstrap import PublishDeps
+from sluiceway.domain.endpoint import NO_ENDPOINTS
 from sluiceway.domain.errors import NotPublishedError
 from sluiceway.domain.webhook import deliveries
 
 from functions.publish_events import app
+from tests.fakes.in_memory import InMemoryEndpoints
 from tests.fakes.outside import FakeBus, FakeWebhookQueue
 from tests.functions.stage import sample
 from tests.unit.logs import a_context, log_lines, output
@@ -23,7 +25,9 @@ def publish(
     stage: Stage, event: dict[str, Any], bus: FakeBus | None = None
 ) -> tuple[FakeBus, FakeWebhookQueue]:
     bus, webhooks = bus or FakeBus(), FakeWebhookQueue()
-    deps = PublishDeps(bus, webhooks, stage.telemetry, pause=lambda _: None)
+    deps = PublishDeps(
+        bus, InMemoryEndpoints(stage.world), webhooks, stage.telemetry, pause=lambda _: None
+    )
     app.handle(event, a_context(function_name="publish_events"), deps)
     return bus, webhooks
 
@@ -33,7 +37,7 @@ def test_sample_event_is_told_to_both(stage: Stage) -> None:
 
     (event,) = bus.taken
     assert (event.detail_type, event.job_id) == ("JobCompleted", "job_01KDVT7V00000000000000000A")
-    assert webhooks.taken == deliveries(event)
+    assert webhooks.taken == deliveries(event, NO_ENDPOINTS)
 
 
 def test_what_is_left_is_raised(stage: Stage) -> None:

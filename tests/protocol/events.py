@@ -14,6 +14,7 @@ from sluiceway.domain.job import OPEN, Job
 from sluiceway.domain.webhook import DETAIL_TYPES, rfc3339
 
 from tests.contract.harness import template_resources
+from tests.fakes.in_memory import InMemoryEndpoints, World
 from tests.fakes.outside import FakeBus, FakeWebhookQueue
 
 if TYPE_CHECKING:
@@ -227,6 +228,7 @@ class Told:
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
         self.bus = Bus()
+        self.endpoints = InMemoryEndpoints(World())
         self.webhooks = FakeWebhookQueue()
 
     def check(self, jobs: Iterable[Job], promised: Mapping[tuple[str, str], set[str]]) -> None:

@@ -900,6 +900,7 @@ class Stage:
             publish_events(
                 [event for record in records if (event := event_of(record)) is not None],
                 bus=self._port(self.told.bus, "bus"),
+                endpoints=self._port(self.told.endpoints, "endpoints"),
                 webhooks=self._port(self.told.webhooks, "webhooks"),
                 telemetry=self.telemetry,
                 pause=lambda seconds: self.advance(round(seconds * 1000)),

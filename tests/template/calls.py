@@ -30,14 +30,16 @@ from sluiceway.domain import job as transitions
 from sluiceway.domain.backlog import Backlog
 from sluiceway.domain.batch import Batch
 from sluiceway.domain.catalogue import Model, Vendor
+from sluiceway.domain.endpoint import CALLBACKS, NO_ENDPOINTS, rotated
 from sluiceway.domain.errors import StoreBusyError, VendorError, WebhookError
 from sluiceway.domain.gate import OPEN_AFTER_FAILURES, Limits, Room
 from sluiceway.domain.ticket import Ticket
-from sluiceway.domain.webhook import deliveries, target_of
+from sluiceway.domain.webhook import Attempt, DeliveryStatus, deliveries, target_of
 from sluiceway.ports import AuditRecord, DayBudget, LeaseHeld, Started, Submitted, VendorCall
 from sluiceway.routes.request import ApiDeps
 from sluiceway.usecases.deliver_webhook import Courier
 from sluiceway.usecases.invalidate_cache import Invalidator
+from sluiceway.usecases.manage_webhooks import Registrar
 from sluiceway.usecases.run_job import Worker
 from sluiceway.usecases.submit_job import Submitter
 from sluiceway.usecases.sweep_jobs import Sweeper
@@ -63,7 +65,7 @@ Names = frozenset[str]
 PORTS = frozenset(
     {"bus", "cache", "due_jobs", "gates", "jobs", "keys", "latencies", "payloads", "queue"}
     | {"audit", "backlogs", "state", "vendors", "webhook_client", "webhook_secrets", "webhooks"}
-    | {"idempotency", "lists", "batches", "usage", "owed"}
+    | {"idempotency", "lists", "batches", "usage", "owed", "delivery_log", "endpoints"}
 )
 """The names under which use cases and routes know the ports that reach AWS."""
 
@@ -72,7 +74,7 @@ MADE_LATE = frozenset({"idempotency"})
 
 DEPS: dict[str, tuple[Any, tuple[type, ...]]] = {
     "AuthorizeFunction": (bootstrap.authorize_deps, (bootstrap.AuthorizeDeps,)),
-    "ApiFunction": (bootstrap.api_deps, (ApiDeps, Submitter, Invalidator)),
+    "ApiFunction": (bootstrap.api_deps, (ApiDeps, Submitter, Invalidator, Registrar)),
     "RunJobFunction": (bootstrap.run_deps, (bootstrap.RunDeps, Worker)),
     "SweepJobsFunction": (bootstrap.sweep_deps, (bootstrap.SweepDeps, Sweeper)),
     "PublishEventsFunction": (bootstrap.publish_deps, (bootstrap.PublishDeps,)),
@@ -90,7 +92,6 @@ NO_VALKEY = "valkey://127.0.0.1:1"
 """Nobody listens there: what is done without it is done with it, too."""
 
 SECRETS = "sluiceway/vendors/"
-WEBHOOK_SECRETS = "sluiceway/webhooks/"
 LEASE_MS = 60_000
 
 _LIBRARY = ROOT / "layers/core/sluiceway"
@@ -253,9 +254,9 @@ def _rights(service: str, operation: str, params: dict[str, Any]) -> Iterator[Ri
             # A batch of a call has no action of its own.
             yield params["QueueUrl"].rsplit("/", 1)[1], f"sqs:{operation.removesuffix('Batch')}"
         case "secretsmanager", _:
-            folder = params["SecretId"].rpartition("/")[0] + "/"
-            assert folder in {SECRETS, WEBHOOK_SECRETS}
-            yield f"secret:{folder}*", f"secretsmanager:{operation}"
+            name = params["SecretId"]
+            secret = f"secret:{SECRETS}*" if name.startswith(SECRETS) else name
+            yield secret, f"secretsmanager:{operation}"
         case "events", "PutEvents":
             yield params["Entries"][0]["EventBusName"], f"events:{operation}"
         case _:
@@ -291,7 +292,12 @@ def make_resources(session: boto3.Session, backend: str) -> dict[str, str]:
     for name, logical_id in _BUCKETS.items():
         session.client("s3").create_bucket(Bucket=name)
         names[logical_id] = name
-    session.client("secretsmanager").create_secret(Name=f"{SECRETS}vendor", SecretString="fake")
+    secrets = session.client("secretsmanager")
+    secrets.create_secret(Name=f"{SECRETS}vendor", SecretString="fake")
+    for logical_id, of in stack.of_type("AWS::SecretsManager::Secret").items():
+        length = of["GenerateSecretString"]["PasswordLength"]
+        secrets.create_secret(Name=logical_id, SecretString="f" * length)
+        names[logical_id] = logical_id
     for logical_id in stack.of_type("AWS::Events::EventBus"):
         session.client("events").create_event_bus(Name=logical_id)
         names[logical_id] = logical_id
@@ -326,6 +332,7 @@ def _run_all_verbs(recorder: _Recorder, session: boto3.Session) -> None:
     recorder.port("usage", api.usage).read(first.tenant, "2026-01-01", "2026-01-31")
     _run_verbs_of_many_jobs(recorder, api, first)
     _run_verbs_of_owed_answers(recorder, api, session)
+    _run_verbs_of_webhooks(recorder, api.registrar())
     recorder.run(("idempotency", "make"), frozenset(), lambda: _use_idempotency(api.idempotency()))
 
     jobs = recorder.port("jobs", run.worker.jobs)
@@ -528,15 +535,35 @@ def _run_verbs_of_events(recorder: _Recorder, publish: Any, deliver: Any) -> Non
     assert told is not None
     recorder.port("bus", publish.bus).put([told])
     webhooks = recorder.port("webhooks", publish.webhooks)
-    webhooks.send(deliveries(told))
+    _run_verbs_of_webhooks(recorder, publish)
     webhooks.give_back("no-such-receipt", 1.0)
     courier = deliver.courier
-    recorder.port("webhook_secrets", courier.webhook_secrets).keys("acme")
+    _run_verbs_of_webhooks(recorder, courier)
     with suppress(WebhookError):  # nobody is called there
         recorder.port("webhook_client", courier.webhook_client).post(
             target_of("https://127.0.0.1/", local=True), {}, b"", timeout_s=5.0
         )
     courier.webhook_client.close()
+
+
+def _run_verbs_of_webhooks(recorder: _Recorder, holder: Any) -> None:
+    """Those of the ports that this one has: API, publisher and deliverer share some."""
+    told = event_of(_stream_record())
+    assert told is not None
+    (delivery, *_) = deliveries(told, NO_ENDPOINTS)
+    if hasattr(holder, "endpoints"):
+        store = recorder.port("endpoints", holder.endpoints)
+        store.read("acme")
+        store.change("acme", lambda before: rotated(before, CALLBACKS, now_ms=NOW_MS, overlap_s=1))
+    if hasattr(holder, "delivery_log"):
+        log = recorder.port("delivery_log", holder.delivery_log)
+        log.record(delivery, Attempt(NOW_MS, DeliveryStatus.DELIVERED))
+        log.get("acme", CALLBACKS, delivery.delivery_id, now_ms=NOW_MS)
+        log.list("acme", CALLBACKS, now_ms=NOW_MS, limit=1, before=None)
+    if hasattr(holder, "webhook_secrets"):
+        recorder.port("webhook_secrets", holder.webhook_secrets).master()
+    if hasattr(holder, "webhooks"):
+        recorder.port("webhooks", holder.webhooks).send([delivery])
 
 
 @contextmanager

@@ -60,7 +60,7 @@ def resource_name(resource: Any) -> str:
     match resource:
         case "*":
             return "*"
-        case {"Fn::GetAtt": [str(logical_id), "Arn"]}:
+        case {"Fn::GetAtt": [str(logical_id), "Arn"]} | {"Ref": str(logical_id)}:
             return logical_id
         case {"Fn::GetAtt": [str(logical_id), "StreamArn"]}:
             return f"{logical_id}/stream"

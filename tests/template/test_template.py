@@ -52,6 +52,7 @@ OUTPUTS = {
     "JobsTableName",
     "CacheTableName",
     "CacheBackend",
+    "WebhookMasterArn",
     "CoordinationTableName",
     "IdempotencyTableName",
     "PartnersTableName",

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import json
 from copy import deepcopy
-from dataclasses import replace
-from typing import Any
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError
 from sluiceway.adapters.dynamodb_stream import event_of
 from sluiceway.adapters.eventbridge_events import EventBridgeEvents
 from sluiceway.adapters.sqs_webhooks import SQSWebhooks, read_body
-from sluiceway.domain.errors import NotPublishedError
+from sluiceway.domain.endpoint import NO_ENDPOINTS, Endpoint, Endpoints
+from sluiceway.domain.errors import NotPublishedError, StoreBusyError
 from sluiceway.domain.webhook import Delivery, JobEvent, deliveries
 from sluiceway.usecases.publish_events import TRIES, publish_events
 
-from tests.fakes.in_memory import NOW_MS, RecordingTelemetry
+from tests.fakes.in_memory import NOW_MS, InMemoryEndpoints, RecordingTelemetry, World
 from tests.fakes.outside import FakeBus, FakeWebhookQueue
 from tests.functions.stage import sample
+
+if TYPE_CHECKING:
+    from sluiceway.ports import WebhookEndpoints
 
 FINAL = ("completed", "failed", "dead_lettered", "cancelled")
 OPEN = ("queued", "processing", "retrying")
@@ -162,11 +166,14 @@ class Outside:
         self.bus, self.webhooks = bus or FakeBus(), webhooks or FakeWebhookQueue()
         self.telemetry = RecordingTelemetry()
         self.pauses: list[float] = []
+        self.world = World()
+        self.endpoints: WebhookEndpoints = InMemoryEndpoints(self.world)
 
     def publish(self, *events: JobEvent) -> None:
         publish_events(
             events,
             bus=self.bus,
+            endpoints=self.endpoints,
             webhooks=self.webhooks,
             telemetry=self.telemetry,
             pause=self.pauses.append,
@@ -180,7 +187,7 @@ def test_event_goes_to_the_bus_and_its_webhooks_to_the_queue() -> None:
     outside.publish(event)
 
     assert outside.bus.taken == [event]
-    assert outside.webhooks.taken == deliveries(event)
+    assert outside.webhooks.taken == deliveries(event, NO_ENDPOINTS)
     assert outside.pauses == []
     assert outside.telemetry.events == [("events_published", None, {"events": 1, "webhooks": 2})]
 
@@ -192,6 +199,48 @@ def test_job_without_callbacks_has_no_webhook() -> None:
 
     assert outside.webhooks.taken == []
     assert len(outside.bus.taken) == 1
+
+
+def test_event_goes_to_the_endpoints_of_its_tenant() -> None:
+    outside = Outside()
+    outside.world.endpoints["acme"] = (*NO_ENDPOINTS, Endpoint("whk_1", "https://a.example/"))
+    outside.world.endpoints["globex"] = (*NO_ENDPOINTS, Endpoint("whk_2", "https://a.example/"))
+    events = [
+        an_event(number, callback_urls=(), tenant=tenant)
+        for number, tenant in enumerate(("acme", "globex", "initech"))
+    ]
+
+    outside.publish(*events)
+
+    told = [(one.tenant, one.endpoint_id, one.job_id) for one in outside.webhooks.taken]
+    assert told == [("acme", "whk_1", "job_0"), ("globex", "whk_2", "job_1")]
+
+
+def test_tenants_whose_endpoints_cannot_be_had_are_left_to_the_stream() -> None:
+    asked: list[str] = []
+
+    class Busy(InMemoryEndpoints):
+        def read(self, tenant: str) -> Endpoints:
+            asked.append(tenant)
+            if tenant == "globex":
+                raise StoreBusyError("no", retry_after_s=1)
+            return super().read(tenant)
+
+    outside = Outside()
+    outside.endpoints = Busy(outside.world)
+    tenants = ("initech", "globex", "acme")
+
+    with pytest.raises(NotPublishedError):
+        outside.publish(*(an_event(tenant=tenant) for tenant in tenants))
+
+    assert len(outside.bus.taken) == 3
+    assert {one.tenant for one in outside.webhooks.taken} == {"acme"}
+    assert asked == ["acme", "globex"]  # the next one would have waited as long
+    assert outside.telemetry.events[-1] == (
+        "events_left",
+        None,
+        {"events": 0, "webhooks": 0, "unaddressed": 2},
+    )
 
 
 def test_nothing_to_tell_is_not_told() -> None:
@@ -344,7 +393,7 @@ class SQS:
 
 
 def some_deliveries(count: int) -> list[Delivery]:
-    return [one for number in range(count) for one in deliveries(an_event(number))]
+    return [one for number in range(count) for one in deliveries(an_event(number), NO_ENDPOINTS)]
 
 
 def test_message_is_read_as_it_was_written() -> None:
@@ -384,6 +433,9 @@ def test_message_that_is_gone_is_left_alone() -> None:
     SQSWebhooks(SQS(THROTTLED), "url").give_back("receipt", 1.0)  # type: ignore[arg-type]
 
 
+MESSAGE = asdict(some_deliveries(1)[0])
+
+
 @pytest.mark.parametrize(
     "body",
     [
@@ -393,9 +445,13 @@ def test_message_that_is_gone_is_left_alone() -> None:
         "null",
         "{}",
         '{"tenant": "acme", "job_id": "job_1"}',
-        json.dumps({**dict.fromkeys(("event_id", "tenant", "job_id", "url"), "x"), "body": 1}),
-        json.dumps({**dict.fromkeys(("event_id", "tenant", "job_id", "url"), "x"), "body": "é"}),
-        json.dumps(dict.fromkeys(("event_id", "tenant", "job_id", "url", "body", "more"), "x")),
+        json.dumps({**MESSAGE, "body": 1}),
+        json.dumps({**MESSAGE, "body": "é"}),
+        json.dumps({**MESSAGE, "more": "x"}),
+        json.dumps({**MESSAGE, "at_epoch_ms": "1"}),
+        json.dumps({**MESSAGE, "at_epoch_ms": True}),
+        json.dumps({**MESSAGE, "at_epoch_ms": -1}),
+        json.dumps({**MESSAGE, "at_epoch_ms": 1 << 48}),
         "[" * 100_000,
     ],
 )

@@ -7,19 +7,47 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import pytest
-from sluiceway.domain.errors import WebhookError
-from sluiceway.domain.webhook import MAX_RECEIVES, TIMEOUT_S, Delivery
+from sluiceway.domain.endpoint import (
+    NO_ENDPOINTS,
+    Endpoint,
+    Secret,
+    signing_key,
+)
+from sluiceway.domain.errors import StoreBusyError, WebhookError
+from sluiceway.domain.webhook import (
+    MAX_RECEIVES,
+    TIMEOUT_S,
+    Attempt,
+    DeliveryRecord,
+    DeliveryStatus,
+    signed_headers,
+)
 from sluiceway.usecases.deliver_webhook import Courier, deliver_webhook
 
-from tests.fakes.in_memory import NOW_MS, FakeClock, InMemoryJobs, RecordingTelemetry, World
-from tests.fakes.outside import KEY, FakeWebhookClient, FakeWebhookSecrets
+from tests.fakes.examples import a_delivery
+from tests.fakes.in_memory import (
+    NOW_MS,
+    FakeClock,
+    InMemoryDeliveries,
+    InMemoryEndpoints,
+    InMemoryJobs,
+    RecordingTelemetry,
+    World,
+)
+from tests.fakes.outside import MASTER, FakeWebhookClient, FakeWebhookSecrets
 from tests.unit.samples import JOB_ID, a_job
 
 if TYPE_CHECKING:
+    from sluiceway.domain.endpoint import Endpoints
     from sluiceway.domain.job import Job
+    from sluiceway.domain.webhook import Delivery
 
 URL = "https://hooks.example/path?token=hunter2"
-DELIVERY = Delivery("evt_1", "acme", JOB_ID, URL, '{"type":"job.completed"}')
+DELIVERY = a_delivery(endpoint_id="callbacks", job_id=JOB_ID, url=URL)
+TO_ENDPOINT = replace(DELIVERY, endpoint_id="whk_1", url="")
+TEST = replace(TO_ENDPOINT, type="webhook.test", job_id="", body='{"type":"webhook.test"}')
+ENDPOINT = Endpoint("whk_1", URL, created_at_epoch_ms=NOW_MS)
+OFF = replace(ENDPOINT, disabled_at_epoch_ms=NOW_MS - 5, disabled_reason="gone")
 
 
 @dataclass
@@ -35,14 +63,30 @@ class Desk:
 
     def __post_init__(self) -> None:
         self.world.jobs["acme", JOB_ID] = a_job(callback_urls=(URL,))
+        self.world.endpoints["acme"] = (*NO_ENDPOINTS, ENDPOINT)
+        self.delivery_log = InMemoryDeliveries(self.world)
+
+    @property
+    def endpoint(self) -> Endpoint:
+        return self.world.endpoints["acme"][1]
+
+    def record(self, delivery: Delivery = DELIVERY) -> DeliveryRecord:
+        """What is remembered of it."""
+        found = self.delivery_log.get(
+            "acme", delivery.endpoint_id, delivery.delivery_id, now_ms=self.clock.now_ms()
+        )
+        assert found is not None
+        return found
 
     @property
     def job(self) -> Job:
         return self.world.jobs["acme", JOB_ID]
 
-    def deliver(self, *, receives: int = 1, url: str = URL) -> float | None:
+    def deliver(self, delivery: Delivery = DELIVERY, *, receives: int = 1) -> float | None:
         courier = Courier(
             jobs=InMemoryJobs(self.world, clock=self.clock),
+            endpoints=InMemoryEndpoints(self.world),
+            delivery_log=self.delivery_log,
             webhook_secrets=self.secrets,
             webhook_client=self.client,
             clock=self.clock,
@@ -50,7 +94,7 @@ class Desk:
             rand=lambda: 0.0,
             local=self.local,
         )
-        return deliver_webhook(replace(DELIVERY, url=url), receives, courier)
+        return deliver_webhook(delivery, receives, courier)
 
 
 @pytest.fixture
@@ -143,14 +187,6 @@ def test_webhook_of_a_job_that_is_gone_is_done_with(desk: Desk) -> None:
     assert desk.client.posts == []
 
 
-def test_tenant_without_a_secret_gets_no_webhook_and_an_event_says_so(desk: Desk) -> None:
-    desk.secrets.found = None
-
-    assert desk.deliver() is None
-    assert desk.client.posts == []
-    assert desk.telemetry.names == ["webhook_unsigned"]
-
-
 def test_unreadable_secret_is_tried_again(desk: Desk) -> None:
     desk.secrets.failure = WebhookError("secret_unreadable", "no")
 
@@ -162,12 +198,12 @@ def test_unreadable_secret_is_tried_again(desk: Desk) -> None:
 def test_url_is_judged_by_the_rules_of_the_attempt(desk: Desk, url: str) -> None:
     desk.world.jobs["acme", JOB_ID] = a_job(callback_urls=(url,))
 
-    assert desk.deliver(url=url) == 5.0
+    assert desk.deliver(replace(DELIVERY, url=url)) == 5.0
     assert desk.client.posts == []
     assert desk.telemetry.events[0][2]["reason"] == "forbidden_url"
 
     desk.local = True
-    assert desk.deliver(url=url) is None
+    assert desk.deliver(replace(DELIVERY, url=url)) is None
 
 
 @pytest.mark.parametrize("status", [204, 302, 410, 500])
@@ -179,5 +215,134 @@ def test_log_names_neither_the_address_nor_the_secret(desk: Desk, status: int) -
     told = json.dumps([fields for _, _, fields in desk.telemetry.events])
     assert "hunter2" not in told
     assert "hooks.example" not in told
-    assert KEY.decode() not in told
+    assert MASTER.decode() not in told
     assert desk.telemetry.jobs == [JOB_ID]
+
+
+# ------------------------------------------------------------------ endpoints
+
+
+def test_endpoint_is_told_at_its_address_and_no_job_is_read(desk: Desk) -> None:
+    desk.world.jobs.clear()
+
+    assert desk.deliver(TO_ENDPOINT) is None
+
+    (posted,) = desk.client.posts
+    assert (posted.target.host, posted.headers["webhook-id"]) == ("hooks.example", "evt_1")
+    ((name, _, told),) = desk.telemetry.events
+    assert name == "webhook_delivered"
+    assert told["delivery_id"] == TO_ENDPOINT.delivery_id
+    assert (told["endpoint_id"], told["correlation_id"]) == ("whk_1", "corr-1")
+
+
+@pytest.mark.parametrize(
+    ("secrets", "generations"),
+    [
+        ((Secret(1),), [1]),
+        ((Secret(3), Secret(2, NOW_MS + 1)), [3, 2]),
+        ((Secret(3), Secret(2, NOW_MS)), [3]),
+    ],
+)
+@pytest.mark.parametrize("delivery", [TO_ENDPOINT, DELIVERY], ids=["endpoint", "callback"])
+def test_each_secret_that_lives_signs_the_newest_first(
+    desk: Desk, delivery: Delivery, secrets: tuple[Secret, ...], generations: list[int]
+) -> None:
+    desk.world.endpoints["acme"] = tuple(
+        replace(one, secrets=secrets) for one in desk.world.endpoints["acme"]
+    )
+    keys = [signing_key(MASTER, "acme", delivery.endpoint_id, one) for one in generations]
+
+    desk.deliver(delivery)
+
+    expected = signed_headers(delivery, keys, now_s=NOW_MS // 1000)
+    assert desk.client.posts[0].headers["webhook-signature"] == expected["webhook-signature"]
+
+
+def test_gone_disables_the_endpoint(desk: Desk) -> None:
+    desk.client.script = [410]
+
+    assert desk.deliver(TO_ENDPOINT) is None
+
+    assert (desk.endpoint.disabled_at_epoch_ms, desk.endpoint.disabled_reason) == (NOW_MS, "gone")
+    assert desk.job.callback_urls == (URL,)
+    assert desk.telemetry.names == ["webhook_disabled"]
+
+
+@pytest.mark.parametrize("left", [(), (OFF,)], ids=["deleted", "disabled"])
+def test_what_is_queued_for_an_endpoint_that_is_gone_or_disabled_is_dropped(
+    desk: Desk, left: Endpoints
+) -> None:
+    desk.world.endpoints["acme"] = (*NO_ENDPOINTS, *left)
+
+    assert desk.deliver(TO_ENDPOINT) is None
+    assert desk.client.posts == []
+    assert desk.telemetry.names == ["webhook_unwanted"]
+    assert len(desk.world.deliveries) == len(left)  # who looks back sees why
+
+
+# ------------------------------------------------------------------ tests
+
+
+def test_test_that_succeeds_enables_the_endpoint(desk: Desk) -> None:
+    desk.world.endpoints["acme"] = (*NO_ENDPOINTS, OFF)
+
+    assert desk.deliver(TEST) is None
+    assert desk.endpoint == ENDPOINT
+    assert desk.record(TEST).status is DeliveryStatus.DELIVERED
+
+
+@pytest.mark.parametrize("turn", [500, 302, WebhookError("timeout")])
+def test_test_that_fails_is_not_tried_again_and_enables_nothing(
+    desk: Desk, turn: int | WebhookError
+) -> None:
+    desk.world.endpoints["acme"] = (*NO_ENDPOINTS, OFF)
+    desk.client.script = [turn]
+
+    assert desk.deliver(TEST) is None
+    assert desk.endpoint == OFF
+    assert desk.record(TEST).status is DeliveryStatus.FAILED
+    assert desk.telemetry.names == ["webhook_failed"]
+
+
+# ------------------------------------------------------------------ what is remembered
+
+
+@pytest.mark.parametrize(
+    ("turn", "receives", "attempt"),
+    [
+        (204, 1, Attempt(NOW_MS, DeliveryStatus.DELIVERED, 204)),
+        (500, 1, Attempt(NOW_MS, DeliveryStatus.PENDING, 500, "refused")),
+        (302, 6, Attempt(NOW_MS, DeliveryStatus.PENDING, 302, "redirected")),
+        (500, MAX_RECEIVES, Attempt(NOW_MS, DeliveryStatus.FAILED, 500, "refused")),
+        (410, 1, Attempt(NOW_MS, DeliveryStatus.FAILED, 410, "gone")),
+        (WebhookError("timeout"), 1, Attempt(NOW_MS, DeliveryStatus.PENDING, None, "timeout")),
+    ],
+)
+@pytest.mark.parametrize("delivery", [TO_ENDPOINT, DELIVERY], ids=["endpoint", "callback"])
+def test_attempt_is_remembered(
+    desk: Desk, delivery: Delivery, turn: int | WebhookError, receives: int, attempt: Attempt
+) -> None:
+    desk.client.script = [turn]
+
+    desk.deliver(delivery, receives=receives)
+
+    assert desk.record(delivery) == DeliveryRecord(
+        delivery,
+        attempt.status,
+        1,
+        attempt.http_status,
+        attempt.error,
+        first_attempt_at_epoch_ms=NOW_MS,
+        last_attempt_at_epoch_ms=NOW_MS,
+    )
+
+
+def test_webhook_that_was_delivered_is_done_with_though_nobody_could_note_it(desk: Desk) -> None:
+    class Full(InMemoryDeliveries):
+        def record(self, delivery: Delivery, attempt: Attempt) -> None:  # noqa: ARG002
+            raise StoreBusyError("no", retry_after_s=1)
+
+    desk.delivery_log = Full(desk.world)
+
+    assert desk.deliver() is None
+    assert desk.telemetry.names == ["webhook_unrecorded", "webhook_delivered"]

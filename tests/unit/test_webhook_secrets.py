@@ -1,4 +1,4 @@
-"""The tenants' webhook secrets: kept for a while, missing for as short as can be."""
+"""The webhooks' master key: kept for a while, and never repeated in an error."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from botocore.exceptions import ClientError, EndpointConnectionError
 from sluiceway.adapters.secrets_manager_webhooks import KEPT_MS, SecretsManagerWebhooks
 from sluiceway.domain.errors import WebhookError
 
-from tests.fakes.outside import KEY, SECRET
+from tests.fakes.outside import MASTER
 
 if TYPE_CHECKING:
     from tests.fakes.in_memory import FakeClock
@@ -19,7 +19,7 @@ class Secrets:
     """Secrets Manager; `failure` is raised, when there is one."""
 
     def __init__(self) -> None:
-        self.answer: dict[str, Any] = {"SecretString": SECRET}
+        self.answer: dict[str, Any] = {"SecretString": MASTER.decode()}
         self.failure: Exception | None = None
         self.asked: list[str] = []
 
@@ -37,76 +37,64 @@ def secrets() -> Secrets:
 
 @pytest.fixture
 def port(secrets: Secrets, clock: FakeClock) -> SecretsManagerWebhooks:
-    return SecretsManagerWebhooks(secrets, clock)  # type: ignore[arg-type]
+    return SecretsManagerWebhooks(lambda: secrets, "arn:of-the-secret", clock)  # type: ignore[arg-type,return-value]
 
 
 def refused(code: str) -> ClientError:
     return ClientError({"Error": {"Code": code, "Message": "hunter2"}}, "GetSecretValue")
 
 
-def test_secret_is_found_under_the_tenants_name(
+def test_master_key_is_the_text_of_the_secret(
     port: SecretsManagerWebhooks, secrets: Secrets
 ) -> None:
-    assert port.keys("acme") == (KEY,)
-    assert secrets.asked == ["sluiceway/webhooks/acme"]
+    assert port.master() == MASTER
+    assert secrets.asked == ["arn:of-the-secret"]
 
 
-def test_tenants_do_not_share_a_secret(port: SecretsManagerWebhooks, secrets: Secrets) -> None:
-    port.keys("acme")
-    port.keys("globex")
-
-    assert secrets.asked == ["sluiceway/webhooks/acme", "sluiceway/webhooks/globex"]
-
-
-def test_secret_is_kept_for_five_minutes(
+def test_master_key_is_kept_for_five_minutes(
     port: SecretsManagerWebhooks, secrets: Secrets, clock: FakeClock
 ) -> None:
-    port.keys("acme")
+    port.master()
     clock.advance(KEPT_MS - 1)
-    port.keys("acme")
+    port.master()
     assert len(secrets.asked) == 1
 
     clock.advance(1)
-    port.keys("acme")
+    port.master()
     assert len(secrets.asked) == 2
-
-
-def test_new_secret_is_found_at_once(port: SecretsManagerWebhooks, secrets: Secrets) -> None:
-    secrets.failure = refused("ResourceNotFoundException")
-    assert port.keys("acme") is None
-
-    secrets.failure = None
-    assert port.keys("acme") == (KEY,)
 
 
 @pytest.mark.parametrize(
     "failure",
     [
+        refused("ResourceNotFoundException"),
         refused("AccessDeniedException"),
         refused("ThrottlingException"),
         EndpointConnectionError(endpoint_url="https://secretsmanager.invalid"),
     ],
 )
-def test_secret_that_cannot_be_read_is_no_missing_one(
+def test_failure_is_not_kept(
     port: SecretsManagerWebhooks, secrets: Secrets, failure: Exception
 ) -> None:
     secrets.failure = failure
 
     with pytest.raises(WebhookError) as caught:
-        port.keys("acme")
+        port.master()
 
     assert caught.value.reason == "secret_unreadable"
     assert "hunter2" not in str(caught.value)
+    secrets.failure = None
+    assert port.master() == MASTER
 
 
 @pytest.mark.parametrize("answer", [{"SecretString": "hunter2"}, {"SecretBinary": b"hunter2"}])
-def test_secret_that_is_no_webhook_secret(
+def test_secret_that_can_be_no_master_key(
     port: SecretsManagerWebhooks, secrets: Secrets, answer: dict[str, Any]
 ) -> None:
     secrets.answer = answer
 
     with pytest.raises(WebhookError) as caught:
-        port.keys("acme")
+        port.master()
 
     assert caught.value.reason == "secret_unusable"
     assert "hunter2" not in str(caught.value)

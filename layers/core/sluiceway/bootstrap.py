@@ -33,11 +33,14 @@ if TYPE_CHECKING:
         PartnerKeys,
         PayloadStore,
         ResultCache,
+        WebhookEndpoints,
         WebhookQueue,
+        WebhookSecrets,
     )
     from sluiceway.routes.request import ApiDeps
     from sluiceway.usecases.deliver_webhook import Courier
     from sluiceway.usecases.invalidate_cache import Invalidator
+    from sluiceway.usecases.manage_webhooks import Registrar
     from sluiceway.usecases.run_job import Worker
     from sluiceway.usecases.sweep_jobs import Sweeper
 
@@ -81,6 +84,7 @@ class Settings:
     interactive_queue_url: str = ""
     batch_queue_url: str = ""
     webhook_queue_url: str = ""
+    webhook_master: str = ""
     event_bus: str = ""
     target: str = ""
     lease_s: int = 0
@@ -155,6 +159,7 @@ class PublishDeps:
     """What the publisher works with."""
 
     bus: "EventBus"
+    endpoints: "WebhookEndpoints"
     webhooks: "WebhookQueue"
     telemetry: PowertoolsTelemetry
     pause: Callable[[float], None]
@@ -208,7 +213,9 @@ def api_deps() -> "ApiDeps":
     from sluiceway.usecases.invalidate_cache import Invalidator  # noqa: PLC0415
     from sluiceway.usecases.submit_job import Submitter  # noqa: PLC0415
 
-    settings = Settings.from_environment(*_STORES, *_LANES, "idempotency_table", "target")
+    settings = Settings.from_environment(
+        *(*_STORES, *_LANES, "idempotency_table", "webhook_queue_url", "webhook_master", "target")
+    )
     telemetry = PowertoolsTelemetry()
     catalogue = _catalogue(telemetry)
     table, clock = _table(), SystemClock()
@@ -239,6 +246,7 @@ def api_deps() -> "ApiDeps":
         usage=DynamoDBUsage(table, settings.jobs_table, clock=clock),
         batches=DynamoDBBatches(table, settings.jobs_table),
         owed=DynamoDBOwedAnswers(table, settings.coordination_table),
+        registrar=cache(lambda: _registrar(settings, table, telemetry)),
         telemetry=telemetry,
         pause=time.sleep,
         idempotency=cache(lambda: _idempotency(table, settings.idempotency_table)),
@@ -343,9 +351,10 @@ def sweep_deps() -> SweepDeps:
 @cache
 def publish_deps() -> PublishDeps:
     """For functions/publish_events."""
+    from sluiceway.adapters.dynamodb_endpoints import DynamoDBEndpoints  # noqa: PLC0415
     from sluiceway.adapters.eventbridge_events import EventBridgeEvents  # noqa: PLC0415
 
-    settings = Settings.from_environment("event_bus", "webhook_queue_url")
+    settings = Settings.from_environment("event_bus", "jobs_table", "webhook_queue_url")
     telemetry = PowertoolsTelemetry()
     return PublishDeps(
         bus=EventBridgeEvents(
@@ -353,6 +362,7 @@ def publish_deps() -> PublishDeps:
             settings.event_bus,
             on_failure=lambda code: telemetry.event("publish_failed", to="bus", code=code),
         ),
+        endpoints=DynamoDBEndpoints(_table(), settings.jobs_table),
         webhooks=_webhooks(settings, telemetry),
         telemetry=telemetry,
         pause=time.sleep,
@@ -363,19 +373,22 @@ def publish_deps() -> PublishDeps:
 def deliver_deps() -> DeliverDeps:
     """For functions/deliver_webhook."""
     from sluiceway.adapters.dynamodb_cache import DynamoDBCache  # noqa: PLC0415
+    from sluiceway.adapters.dynamodb_deliveries import DynamoDBDeliveries  # noqa: PLC0415
+    from sluiceway.adapters.dynamodb_endpoints import DynamoDBEndpoints  # noqa: PLC0415
     from sluiceway.adapters.dynamodb_jobs import DynamoDBJobs, TableNames  # noqa: PLC0415
     from sluiceway.adapters.http_webhooks import HttpWebhooks  # noqa: PLC0415
-    from sluiceway.adapters.secrets_manager_webhooks import SecretsManagerWebhooks  # noqa: PLC0415
     from sluiceway.usecases.deliver_webhook import Courier  # noqa: PLC0415
 
-    settings = Settings.from_environment("jobs_table", "webhook_queue_url", "target")
+    settings = Settings.from_environment(
+        "jobs_table", "webhook_queue_url", "webhook_master", "target"
+    )
     telemetry, clock, table = PowertoolsTelemetry(), SystemClock(), _table()
     names = TableNames(settings.jobs_table, "", "")  # it ends no job, so it needs no other table
     courier = Courier(
         jobs=DynamoDBJobs(table, names, DynamoDBCache(table, names.cache), clock=clock),
-        webhook_secrets=SecretsManagerWebhooks(
-            boto3.client("secretsmanager", config=_STORE_CONFIG), clock
-        ),
+        endpoints=DynamoDBEndpoints(table, settings.jobs_table),
+        delivery_log=DynamoDBDeliveries(table, settings.jobs_table),
+        webhook_secrets=_webhook_secrets(settings),
         webhook_client=HttpWebhooks(local=settings.local),
         clock=clock,
         telemetry=telemetry,
@@ -479,6 +492,21 @@ def _idempotency(table: Table, name: str) -> Any:
     return DynamoDBPersistenceLayer(table_name=name, boto3_client=table.client)
 
 
+def _registrar(settings: Settings, table: Table, telemetry: PowertoolsTelemetry) -> "Registrar":
+    from sluiceway.adapters.dynamodb_deliveries import DynamoDBDeliveries  # noqa: PLC0415
+    from sluiceway.adapters.dynamodb_endpoints import DynamoDBEndpoints  # noqa: PLC0415
+    from sluiceway.usecases.manage_webhooks import Registrar  # noqa: PLC0415
+
+    return Registrar(
+        endpoints=DynamoDBEndpoints(table, settings.jobs_table),
+        delivery_log=DynamoDBDeliveries(table, settings.jobs_table),
+        webhook_secrets=_webhook_secrets(settings),
+        webhooks=_webhooks(settings, telemetry),
+        clock=SystemClock(),
+        randomness=secrets.token_bytes,
+    )
+
+
 def _webhooks(settings: Settings, telemetry: PowertoolsTelemetry) -> "WebhookQueue":
     from sluiceway.adapters.sqs_webhooks import SQSWebhooks  # noqa: PLC0415
 
@@ -487,6 +515,13 @@ def _webhooks(settings: Settings, telemetry: PowertoolsTelemetry) -> "WebhookQue
         settings.webhook_queue_url,
         on_failure=lambda code: telemetry.event("publish_failed", to="webhooks", code=code),
     )
+
+
+def _webhook_secrets(settings: Settings) -> "WebhookSecrets":
+    from sluiceway.adapters.secrets_manager_webhooks import SecretsManagerWebhooks  # noqa: PLC0415
+
+    client: Callable[[], Any] = cache(lambda: boto3.client("secretsmanager", config=_STORE_CONFIG))
+    return SecretsManagerWebhooks(client, settings.webhook_master, SystemClock())
 
 
 def _queue(settings: Settings, telemetry: PowertoolsTelemetry) -> "JobQueue":

@@ -11,6 +11,7 @@ from typing import Any
 from sluiceway.domain.backlog import Place
 from sluiceway.domain.batch import Batch, KeptHit, Refusal
 from sluiceway.domain.catalogue import Model
+from sluiceway.domain.endpoint import Endpoint
 from sluiceway.domain.errors import (
     BusyError,
     RejectedError,
@@ -20,6 +21,7 @@ from sluiceway.domain.errors import (
 from sluiceway.domain.freshness import CacheEntry, Freshness
 from sluiceway.domain.job import Job, JobStatus
 from sluiceway.domain.usage import UsageRow
+from sluiceway.domain.webhook import DeliveryRecord
 from sluiceway.ports import RateLeft
 
 STATUS: Mapping[str, int] = {
@@ -30,6 +32,8 @@ STATUS: Mapping[str, int] = {
     "batch_not_found": 404,
     "cache_miss": 404,
     "model_not_found": 404,
+    "webhook_not_found": 404,
+    "delivery_not_found": 404,
     "route_not_found": 404,
     "method_not_allowed": 405,
     "not_cancellable": 409,
@@ -72,7 +76,7 @@ MAX_REPLY_BYTES = 5 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An HTTP reply; `body` is a JSON value."""
+    """An HTTP reply; `body` is a JSON value, of which 204 has none."""
 
     status: int
     body: Any
@@ -81,6 +85,8 @@ class Reply:
 
     def serialised(self) -> str:
         """The body's text; integers and floats stay exact."""
+        if self.status == 204:  # noqa: PLR2004
+            return ""
         return json.dumps(self.body, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
     @property
@@ -483,6 +489,42 @@ def invalidated_reply(
         "found": found,
     }
     return Reply(200, {name: value for name, value in body.items() if value is not None}, {})
+
+
+def webhook_body(endpoint: Endpoint, secret: str | None = None) -> dict[str, Any]:
+    """An endpoint as the partner sees it. `secret`: only where it is new."""
+    body = {
+        "id": endpoint.endpoint_id,
+        "object": "webhook",
+        "url": endpoint.url,
+        "events": list(endpoint.events),
+        "description": endpoint.description,
+        "status": "disabled" if endpoint.disabled else "enabled",
+        "disabled_reason": endpoint.disabled_reason,
+        "disabled_at": rfc3339(endpoint.disabled_at_epoch_ms),
+        "created_at": rfc3339(endpoint.created_at_epoch_ms),
+    }
+    return body if secret is None else {**body, "secret": secret}
+
+
+def delivery_body(record: DeliveryRecord) -> dict[str, Any]:
+    """A webhook's delivery as the partner sees it."""
+    delivery = record.delivery
+    return {
+        "id": delivery.delivery_id,
+        "object": "webhook_delivery",
+        "event_id": delivery.event_id,
+        "type": delivery.type,
+        "job_id": delivery.job_id or None,
+        "url": delivery.url or None,
+        "status": record.status.value,
+        "attempts": record.attempts,
+        "http_status": record.http_status,
+        "error": record.error,
+        "created_at": rfc3339(delivery.at_epoch_ms),
+        "first_attempt_at": rfc3339(record.first_attempt_at_epoch_ms),
+        "last_attempt_at": rfc3339(record.last_attempt_at_epoch_ms),
+    }
 
 
 def result_body(document: bytes, vendor_request_id: str | None) -> dict[str, Any]:

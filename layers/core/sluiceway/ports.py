@@ -17,10 +17,11 @@ if TYPE_CHECKING:  # the authorizer needs none of it, nor pydantic
     from sluiceway.domain.backlog import Backlog
     from sluiceway.domain.batch import Batch
     from sluiceway.domain.catalogue import Model, Vendor
+    from sluiceway.domain.endpoint import Endpoints
     from sluiceway.domain.gate import Gate, Limits, Room, Shut
     from sluiceway.domain.ticket import Ticket
     from sluiceway.domain.usage import UsageRow
-    from sluiceway.domain.webhook import Delivery, JobEvent, Target
+    from sluiceway.domain.webhook import Attempt, Delivery, DeliveryRecord, JobEvent, Target
 
 # ------------------------------------------------------------------------------------ jobs
 
@@ -720,14 +721,53 @@ class WebhookQueue(Protocol):
         ...
 
 
-class WebhookSecrets(Protocol):
-    """What the tenants' webhooks are signed with."""
+class WebhookEndpoints(Protocol):
+    """The addresses that tenants have registered, and the secrets of their callbacks."""
 
-    def keys(self, tenant: str) -> tuple[bytes, ...] | None:
-        """The keys that sign, one at least; None when the tenant has no secret.
+    def read(self, tenant: str) -> "Endpoints":
+        """All of the tenant's endpoints, read consistently; the callbacks are the first."""
+        ...
 
-        Raises WebhookError when it can't be read.
+    def change(self, tenant: str, change: "Callable[[Endpoints], Endpoints]") -> "Endpoints":
+        """Makes the endpoints into what `change` makes of them; gives what they are then.
+
+        It is called again when somebody else was quicker, and may raise: nothing is written then.
+        Raises StoreBusyError when others were quicker again and again.
         """
+        ...
+
+
+class DeliveryLog(Protocol):
+    """What became of each webhook, for 30 days from its event on."""
+
+    def record(self, delivery: "Delivery", attempt: "Attempt") -> None:
+        """Counts an attempt, and keeps what came of it. The same attempt again changes nothing.
+
+        One that began before the last that is known isn't counted.
+        """
+        ...
+
+    def get(
+        self, tenant: str, endpoint_id: str, delivery_id: str, *, now_ms: int
+    ) -> "DeliveryRecord | None":
+        """The delivery of this well-formed id, if it was tried and is still known."""
+        ...
+
+    def list(
+        self, tenant: str, endpoint_id: str, *, now_ms: int, limit: int, before: str | None
+    ) -> "list[DeliveryRecord]":
+        """An endpoint's deliveries by the time of their events, the newest first.
+
+        `limit`: 101 at most. `before`: a delivery's id; only those after it in this order.
+        """
+        ...
+
+
+class WebhookSecrets(Protocol):
+    """What the keys that sign webhooks are derived from."""
+
+    def master(self) -> bytes:
+        """The service's master key. Raises WebhookError when it can't be read."""
         ...
 
 

@@ -92,8 +92,9 @@ EVENTS: dict[str, tuple[Metric, ...]] = {
     "webhook_delivered": (Metric("WebhooksDelivered"),),
     "webhook_failed": (Metric("WebhookErrors"),),
     "webhook_disabled": (),
-    "webhook_unsigned": (),
     "webhook_unwanted": (),
+    "webhook_unrecorded": (),
+    "webhook_changed": (),
     "unexpected_error": (),
 }
 """Each event that the library tells of, and the metrics it counts into."""

@@ -1,48 +1,50 @@
-"""The tenants' webhook secrets from Secrets Manager (port WebhookSecrets)."""
+"""The webhooks' master key from Secrets Manager (port WebhookSecrets)."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from botocore.exceptions import BotoCoreError, ClientError
 
 from sluiceway.domain.errors import WebhookError
-from sluiceway.domain.webhook import secret_keys
 from sluiceway.ports import Clock
 
 if TYPE_CHECKING:
     from mypy_boto3_secretsmanager import SecretsManagerClient
 
-PREFIX = "sluiceway/webhooks/"
-"""Before the tenant, in a secret's name."""
-
 KEPT_MS = 300_000
-"""A changed secret is honoured after 5 minutes; a new one at once."""
+"""A master key that was replaced is honoured after 5 minutes."""
+
+MIN_MASTER_BYTES = 32
 
 
 class SecretsManagerWebhooks:
-    """Weakness: for up to 5 minutes after a change the old secret signs."""
+    """Weakness: for up to 5 minutes after the master key was replaced the old one is used."""
 
-    def __init__(self, client: "SecretsManagerClient", clock: Clock) -> None:
+    def __init__(
+        self, client: "Callable[[], SecretsManagerClient]", secret: str, clock: Clock
+    ) -> None:
+        """`client` gives the client, the same each time; `secret`: the secret's name or ARN."""
         self._client = client
+        self._secret = secret
         self._clock = clock
-        self._kept: dict[str, tuple[int, tuple[bytes, ...]]] = {}
+        self._master = b""
+        self._read_at_ms = -KEPT_MS
 
-    def keys(self, tenant: str) -> tuple[bytes, ...] | None:
+    def master(self) -> bytes:
         """See WebhookSecrets."""
         now_ms = self._clock.now_ms()
-        kept = self._kept.get(tenant)
-        if kept is not None and now_ms - kept[0] < KEPT_MS:
-            return kept[1]
+        if now_ms - self._read_at_ms < KEPT_MS:
+            return self._master
         try:
-            text = self._client.get_secret_value(SecretId=PREFIX + tenant)["SecretString"]
-            keys = secret_keys(text)
+            text = self._client().get_secret_value(SecretId=self._secret)["SecretString"]
         except ClientError as error:
             code = error.response["Error"]["Code"]
-            if code == "ResourceNotFoundException":
-                return None
-            raise WebhookError("secret_unreadable", f"Its secret can't be read: {code}.") from error
+            raise WebhookError("secret_unreadable", f"The secret can't be read: {code}.") from error
         except BotoCoreError as error:
-            raise WebhookError("secret_unreadable", "Its secret can't be reached.") from error
-        except (KeyError, ValueError) as error:
-            raise WebhookError("secret_unusable", "Its secret is no webhook secret.") from error
-        self._kept[tenant] = (now_ms, keys)
-        return keys
+            raise WebhookError("secret_unreadable", "The secret can't be reached.") from error
+        except KeyError:
+            raise WebhookError("secret_unusable", "The master key is no text.") from None
+        if len(text.encode()) < MIN_MASTER_BYTES:
+            raise WebhookError("secret_unusable", "The master key is too short.")
+        self._master, self._read_at_ms = text.encode(), now_ms
+        return self._master

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 MAX_ENTRIES = 10
 """Of one SendMessageBatch."""
 
+_END_OF_TIME_MS = 1 << 48
+"""More doesn't fit into an id; the year 10889."""
+
 _MEMBERS = frozenset(Delivery.__dataclass_fields__)
 
 
@@ -91,6 +94,9 @@ def read_body(body: str) -> Delivery | None:
         return None
     if not isinstance(value, dict) or value.keys() != _MEMBERS:
         return None
+    at_ms = value.pop("at_epoch_ms")
+    if type(at_ms) is not int or not 0 <= at_ms < _END_OF_TIME_MS:
+        return None
     if not all(isinstance(item, str) and item.isascii() for item in value.values()):
         return None
-    return Delivery(**value)
+    return Delivery(at_epoch_ms=at_ms, **value)

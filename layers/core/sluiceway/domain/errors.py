@@ -63,6 +63,18 @@ class ModelNotFoundError(RejectedError):
     code = "model_not_found"
 
 
+class WebhookNotFoundError(RejectedError):
+    """No such webhook endpoint for this tenant; another tenant's is the same."""
+
+    code = "webhook_not_found"
+
+
+class DeliveryNotFoundError(RejectedError):
+    """No such delivery of this endpoint, or not any more."""
+
+    code = "delivery_not_found"
+
+
 class CacheMissError(RejectedError):
     """Only a cached answer was wanted, and there is none."""
 

@@ -1,4 +1,4 @@
-"""Ids of jobs and batches: opaque to partners, and in order of their making.
+"""Ids: opaque to partners, and in order of their making.
 
 48 bits of time and 80 of randomness in Crockford's base 32 (the layout of a ULID), so that a query
 by sort key lists a tenant's jobs by age.
@@ -26,12 +26,18 @@ REFRESH_PREFIX = "refresh#"
 
 def job_id(now_ms: int, randomness: bytes) -> str:
     """An id of 30 URL-safe characters. `now_ms`: epoch milliseconds; `randomness`: 10 bytes."""
-    return PREFIX + _moment(now_ms, randomness)
+    return by_age(PREFIX, now_ms, randomness)
 
 
 def batch_id(now_ms: int, randomness: bytes) -> str:
     """An id of 32 URL-safe characters, of the same."""
-    return BATCH_PREFIX + _moment(now_ms, randomness)
+    return by_age(BATCH_PREFIX, now_ms, randomness)
+
+
+def by_age(prefix: str, at_ms: int, rest: bytes) -> str:
+    """The prefix and 26 characters, in order of time; `rest`: 10 bytes that tell ids apart."""
+    number = (at_ms << 80) | int.from_bytes(rest[:RANDOM_BYTES], "big")
+    return prefix + "".join(_ALPHABET[(number >> shift) & 31] for shift in range(125, -1, -5))
 
 
 def hit_id(cache_key: str) -> str:
@@ -52,8 +58,3 @@ def well_formed_batch(given: str) -> bool:
 def owner(given: str) -> bool:
     """Whether this may be whose job it is: a tenant's name, or that of a refresh."""
     return re.fullmatch(rf"{NAME_PATTERN}|{REFRESH_PREFIX}[A-Za-z0-9_-]{{1,60}}", given) is not None
-
-
-def _moment(now_ms: int, randomness: bytes) -> str:
-    number = (now_ms << 80) | int.from_bytes(randomness[:RANDOM_BYTES], "big")
-    return "".join(_ALPHABET[(number >> shift) & 31] for shift in range(125, -1, -5))

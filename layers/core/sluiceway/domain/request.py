@@ -1,7 +1,7 @@
-"""The body of a submit: its schema, and what it may not hold."""
+"""The bodies of requests: their schemas, and what they may not hold."""
 
 from itertools import islice
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import (
     BaseModel,
@@ -17,6 +17,7 @@ from pydantic import (
 )
 
 from sluiceway.domain import strict_json
+from sluiceway.domain.endpoint import DEFAULT_OVERLAP_S, MAX_OVERLAP_S, EventType
 from sluiceway.domain.errors import PayloadTooLargeError, ValidationFailedError
 from sluiceway.domain.ids import NAME_PATTERN
 from sluiceway.domain.keys import CACHE_KEY_PATTERN
@@ -173,6 +174,32 @@ class InvalidateRequest(Strict):
         return self
 
 
+class WebhookRequest(Strict):
+    """An address to register, and what it is to be told."""
+
+    url: str
+    events: Annotated[list[EventType], Field(min_length=1)] = Field(
+        default_factory=lambda: [*get_args(EventType)]
+    )
+    description: Annotated[str, StringConstraints(max_length=256)] = ""
+
+    @field_validator("url")
+    @classmethod
+    def _url_may_be_called(cls, url: str, info: ValidationInfo) -> str:
+        return callback_of(url, local=bool((info.context or {}).get("local")))
+
+    @field_validator("events")
+    @classmethod
+    def _each_once(cls, events: list[EventType]) -> list[EventType]:
+        return [one for one in get_args(EventType) if one in events]
+
+
+class RotateRequest(Strict):
+    """How long the secrets before the new one go on signing."""
+
+    overlap_s: Annotated[int, Field(ge=0, le=MAX_OVERLAP_S)] = DEFAULT_OVERLAP_S
+
+
 def parse_submit(body: bytes, *, local: bool = False) -> SubmitRequest:
     """The submit in a body.
 
@@ -199,6 +226,19 @@ def batch_of(value: Any) -> BatchRequest:
 def parse_invalidation(value: Any) -> InvalidateRequest:
     """What to invalidate, of parsed JSON. Raises ValidationFailedError."""
     return validated(InvalidateRequest, value)
+
+
+def parse_webhook(value: Any, *, local: bool = False) -> WebhookRequest:
+    """What to register, of parsed JSON; `local` as in `parse_submit`.
+
+    Raises ValidationFailedError.
+    """
+    return validated(WebhookRequest, value, local=local)
+
+
+def parse_rotation(value: Any) -> RotateRequest:
+    """How to rotate, of parsed JSON. Raises ValidationFailedError."""
+    return validated(RotateRequest, value)
 
 
 def validated(schema: type[_Request], value: Any, *, local: bool = False) -> _Request:

@@ -7,7 +7,6 @@ Webhooks follow Standard Webhooks (github.com/standard-webhooks/standard-webhook
 """
 
 import base64
-import binascii
 import hashlib
 import hmac
 import ipaddress
@@ -16,7 +15,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from enum import StrEnum
 from typing import Any
+
+from sluiceway.domain import ids
+from sluiceway.domain.endpoint import CALLBACKS, TEST_TYPE, Endpoints
 
 SOURCE = "sluiceway"
 
@@ -44,9 +47,11 @@ TIMEOUT_S = 15.0
 
 GONE = 410
 
-SECRET_PREFIX = "whsec_"  # noqa: S105 - of every secret, no secret itself
-MIN_SECRET_BYTES, MAX_SECRET_BYTES = 24, 64
-"""The bounds of Standard Webhooks."""
+EVENT_ID_BYTES = 20
+
+DELIVERY_PREFIX = "dlv_"
+DELIVERY_KEPT_S = 30 * 24 * 3600
+"""From the event on, whatever becomes of it."""
 
 # ------------------------------------------------------------------------------------ events
 
@@ -87,8 +92,12 @@ class JobEvent:
         A redriven job comes to an end again, and a discarded one fails twice, so both count.
         """
         transition = [self.tenant, self.job_id, self.status, self.redrives, self.discarded]
-        digest = hashlib.sha256(json.dumps(transition).encode()).digest()
-        return "evt_" + base64.b32encode(digest[:20]).decode().lower()
+        return _event_id(hashlib.sha256(json.dumps(transition).encode()).digest())
+
+    @property
+    def type(self) -> str:
+        """Its name in a webhook."""
+        return f"job.{self.status}"
 
     @property
     def detail_type(self) -> str:
@@ -134,7 +143,7 @@ class JobEvent:
     def webhook_body(self) -> str:
         """The body of a webhook, the same in every attempt: what is signed must not change."""
         body = {
-            "type": f"job.{self.status}",
+            "type": self.type,
             "timestamp": rfc3339(self.at_epoch_ms),
             "data": self.data(),
         }
@@ -143,21 +152,126 @@ class JobEvent:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """One webhook to one address; `body` is ASCII."""
+    """One event on its way to one address. All text is ASCII."""
 
     event_id: str
+    endpoint_id: str
     tenant: str
+    type: str
+    """Of EVENT_TYPES, or TEST_TYPE."""
+    at_epoch_ms: int
+    """When it happened, epoch milliseconds."""
     job_id: str
+    """Empty of a test, which is about no job."""
+    correlation_id: str
     url: str
+    """Of a callback. Empty where the endpoint has an address."""
     body: str
 
+    @property
+    def delivery_id(self) -> str:
+        """The same however often it is queued or tried, and in order of time: 30 characters."""
+        what = json.dumps([self.event_id, self.tenant, self.endpoint_id, self.url])
+        return ids.by_age(DELIVERY_PREFIX, self.at_epoch_ms, hashlib.sha256(what.encode()).digest())
 
-def deliveries(event: JobEvent) -> list[Delivery]:
-    """A webhook for each address that the job was given."""
+    @property
+    def is_test(self) -> bool:
+        """Whether a partner asked for it, to see the endpoint work."""
+        return self.type == TEST_TYPE
+
+
+class DeliveryStatus(StrEnum):
+    """How a delivery stands."""
+
+    PENDING = "pending"
+    """It will be tried, or tried again."""
+    DELIVERED = "delivered"
+    """Its last attempt was answered with 2xx."""
+    FAILED = "failed"
+    """Nothing more will be tried, unless somebody asks for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """What came of one attempt. `error`: a word, when it failed."""
+
+    at_epoch_ms: int
+    """When it began: of two attempts, the later one is kept in mind."""
+    status: DeliveryStatus
+    http_status: int | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryRecord:
+    """A delivery with what is remembered of its attempts."""
+
+    delivery: Delivery
+    status: DeliveryStatus = DeliveryStatus.PENDING
+    attempts: int = 0
+    http_status: int | None = None
+    """Of the last attempt, as `error`."""
+    error: str | None = None
+    first_attempt_at_epoch_ms: int | None = None
+    last_attempt_at_epoch_ms: int | None = None
+
+
+def deliveries(event: JobEvent, endpoints: Endpoints) -> list[Delivery]:
+    """To each endpoint that wants the event, and to each other address that the job was given."""
+    wanting = [one for one in endpoints if one.wants(event.type)]
+    told = {one.url for one in wanting}
+    addresses = [(one.endpoint_id, "") for one in wanting]
+    addresses += [(CALLBACKS, url) for url in event.callback_urls if url not in told]
     return [
-        Delivery(event.event_id, event.tenant, event.job_id, url, event.webhook_body())
-        for url in event.callback_urls
+        Delivery(
+            event_id=event.event_id,
+            endpoint_id=endpoint_id,
+            tenant=event.tenant,
+            type=event.type,
+            at_epoch_ms=event.at_epoch_ms,
+            job_id=event.job_id,
+            correlation_id=event.correlation_id,
+            url=url,
+            body=event.webhook_body(),
+        )
+        for endpoint_id, url in addresses
     ]
+
+
+def a_test(
+    tenant: str, endpoint_id: str, *, correlation_id: str, now_ms: int, randomness: bytes
+) -> Delivery:
+    """A test of an endpoint. `randomness`: EVENT_ID_BYTES."""
+    body = {
+        "type": TEST_TYPE,
+        "timestamp": rfc3339(now_ms),
+        "data": {"webhook_id": endpoint_id, "correlation_id": correlation_id},
+    }
+    return Delivery(
+        event_id=_event_id(randomness),
+        endpoint_id=endpoint_id,
+        tenant=tenant,
+        type=TEST_TYPE,
+        at_epoch_ms=now_ms,
+        job_id="",
+        correlation_id=correlation_id,
+        url="",
+        body=json.dumps(body, separators=(",", ":")),
+    )
+
+
+def is_delivery_id(given: str) -> bool:
+    """Whether this may be the id of a delivery."""
+    return re.fullmatch(rf"{DELIVERY_PREFIX}[0-9A-HJKMNP-TV-Z]{{26}}", given) is not None
+
+
+def oldest_delivery_id(now_ms: int) -> str:
+    """No delivery that is still remembered has an id before this one."""
+    return ids.by_age(DELIVERY_PREFIX, now_ms - DELIVERY_KEPT_S * 1000, b"")
+
+
+def _event_id(digest: bytes) -> str:
+    return "evt_" + base64.b32encode(digest[:EVENT_ID_BYTES]).decode().lower()
 
 
 def rfc3339(epoch_ms: int | None) -> str | None:
@@ -180,28 +294,6 @@ def retry_delay_s(receives: int, *, rand: float) -> float:
 
 
 # ------------------------------------------------------------------------------------ signature
-
-
-def secret_keys(text: str) -> tuple[bytes, ...]:
-    """The keys in a tenant's secret: `whsec_<base64>`, several with white space between.
-
-    Each signs, so that a partner can change from one to the other. Raises ValueError, without the
-    secret in its text.
-    """
-    keys = []
-    for part in text.split():
-        try:
-            key = base64.b64decode(part.removeprefix(SECRET_PREFIX), validate=True)
-        except (binascii.Error, ValueError):
-            raise ValueError("the webhook secret is not base64") from None
-        if not part.startswith(SECRET_PREFIX):
-            raise ValueError(f"the webhook secret doesn't begin with {SECRET_PREFIX}")
-        if not MIN_SECRET_BYTES <= len(key) <= MAX_SECRET_BYTES:
-            raise ValueError(f"a webhook secret has {MIN_SECRET_BYTES} to {MAX_SECRET_BYTES} bytes")
-        keys.append(key)
-    if not keys:
-        raise ValueError("the webhook secret is empty")
-    return tuple(keys)
 
 
 def signed_headers(delivery: Delivery, keys: Sequence[bytes], *, now_s: int) -> dict[str, str]:

@@ -25,6 +25,7 @@ from sluiceway.ports import Batches, JobLists, OwedAnswers, UsageReader
 from sluiceway.telemetry import PowertoolsTelemetry, trace_header
 from sluiceway.usecases.authorize import Caller
 from sluiceway.usecases.invalidate_cache import Invalidator
+from sluiceway.usecases.manage_webhooks import Registrar
 from sluiceway.usecases.submit_job import Origin, Submitter
 
 UNEXPECTED = "Something failed on our side. The same request may be sent again."
@@ -55,6 +56,8 @@ class ApiDeps:
     usage: UsageReader
     batches: Batches
     owed: OwedAnswers
+    registrar: Callable[[], Registrar]
+    """Of webhooks; made when the first request is about one."""
     telemetry: PowertoolsTelemetry
     pause: Callable[[float], None]
     """Seconds; for requests that wait for their job."""
@@ -139,6 +142,11 @@ class Request:
     def json(self) -> Any:
         """The body's JSON value. Raises as `body` and `strict_json.parse` do."""
         return strict_json.parse(self.body())
+
+    def optional_json(self) -> Any:
+        """As `json`; no body is an object without members."""
+        body = self.body()
+        return strict_json.parse(body) if body.strip() else {}
 
     def parameters(self, *known: str) -> dict[str, str]:
         """The query's parameters.

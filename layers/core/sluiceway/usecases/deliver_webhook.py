@@ -5,20 +5,33 @@ the webhooks' dead-letter queue. A partner may get a webhook twice, under the sa
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from sluiceway.domain.errors import WebhookError
+from sluiceway.domain.endpoint import Endpoint, disabled, enabled, find, signing_keys
+from sluiceway.domain.errors import StoreBusyError, WebhookError
 from sluiceway.domain.webhook import (
     GONE,
     MAX_RECEIVES,
     TIMEOUT_S,
+    Attempt,
     Delivery,
+    DeliveryStatus,
     Target,
     retry_delay_s,
     signed_headers,
     target_of,
 )
-from sluiceway.ports import Clock, JobStore, Telemetry, WebhookClient, WebhookSecrets
+from sluiceway.ports import (
+    Clock,
+    DeliveryLog,
+    JobStore,
+    Telemetry,
+    WebhookClient,
+    WebhookEndpoints,
+    WebhookSecrets,
+)
+
+Told = dict[str, str | int | bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +39,8 @@ class Courier:
     """What a delivery works with."""
 
     jobs: JobStore
+    endpoints: WebhookEndpoints
+    delivery_log: DeliveryLog
     webhook_secrets: WebhookSecrets
     webhook_client: WebhookClient
     clock: Clock
@@ -39,28 +54,67 @@ class Courier:
 def deliver_webhook(delivery: Delivery, receives: int, courier: Courier) -> float | None:
     """Makes one attempt. None: done with; else the seconds until the message is to come again.
 
-    `receives` counts from 1; after MAX_RECEIVES the message goes to the dead-letter queue.
+    `receives` counts from 1; after MAX_RECEIVES the message goes to the dead-letter queue. A test
+    is tried once.
     """
-    jobs, telemetry = courier.jobs, courier.telemetry
-    told: dict[str, str | int | bool] = {
+    telemetry = courier.telemetry
+    told: Told = {
         "tenant": delivery.tenant,
+        "endpoint_id": delivery.endpoint_id,
+        "delivery_id": delivery.delivery_id,
         "job_id": delivery.job_id,
+        "correlation_id": delivery.correlation_id,
         "event_id": delivery.event_id,
         "delivery_attempt": receives,
     }
-    job = jobs.get(delivery.tenant, delivery.job_id)
-    if job is None or delivery.url not in job.callback_urls:
-        telemetry.event("webhook_unwanted", None, **told)  # disabled, or the job's time is over
-        return None
-    telemetry.about(job)
     started_ms = courier.clock.now_ms()
+    endpoint = find(courier.endpoints.read(delivery.tenant), delivery.endpoint_id)
+    url = None if endpoint is None else _address(delivery, endpoint, courier)
+    if endpoint is None or url is None:
+        telemetry.event("webhook_unwanted", None, **told)
+        if endpoint is not None:
+            unwanted = Attempt(started_ms, DeliveryStatus.FAILED, error="unwanted")
+            _record(delivery, unwanted, courier, told)
+        return None
+    last = receives >= MAX_RECEIVES or delivery.is_test
+    attempt = _attempt(delivery, endpoint, url, started_ms, courier)
+    if attempt.status is not DeliveryStatus.DELIVERED and (last or attempt.http_status == GONE):
+        attempt = replace(attempt, status=DeliveryStatus.FAILED)
+    told["webhook_latency_ms"] = courier.clock.now_ms() - started_ms
+    if attempt.http_status is not None:
+        told["http_status"] = attempt.http_status
+    _follow(delivery, endpoint, attempt, courier)
+    _record(delivery, attempt, courier, told)
+    if attempt.status is DeliveryStatus.DELIVERED:
+        telemetry.event("webhook_delivered", None, **told)
+        return None
+    if attempt.http_status == GONE:
+        telemetry.event("webhook_disabled", None, **told)
+        return None
+    telemetry.event("webhook_failed", None, **told, reason=attempt.error or "", last=last)
+    return None if delivery.is_test else retry_delay_s(receives, rand=courier.rand())
+
+
+def _address(delivery: Delivery, endpoint: Endpoint, courier: Courier) -> str | None:
+    """Where it goes, if it is still wanted there."""
+    if endpoint.url is not None:
+        return None if endpoint.disabled and not delivery.is_test else endpoint.url
+    job = courier.jobs.get(delivery.tenant, delivery.job_id)
+    if job is None or delivery.url not in job.callback_urls:
+        return None  # the address answered 410, or the job's time is over
+    courier.telemetry.about(job)
+    return delivery.url
+
+
+def _attempt(
+    delivery: Delivery, endpoint: Endpoint, url: str, started_ms: int, courier: Courier
+) -> Attempt:
+    """One request, signed anew; one that failed is pending."""
     try:
-        keys = courier.webhook_secrets.keys(delivery.tenant)
-        if keys is None:
-            telemetry.event("webhook_unsigned", None, **told)
-            return None
+        master = courier.webhook_secrets.master()
+        keys = signing_keys(master, delivery.tenant, endpoint, now_ms=started_ms)
         status = courier.webhook_client.post(
-            _target(delivery, local=courier.local),
+            _target(url, local=courier.local),
             {
                 "content-type": "application/json",
                 **signed_headers(delivery, keys, now_s=started_ms // 1000),
@@ -68,25 +122,47 @@ def deliver_webhook(delivery: Delivery, receives: int, courier: Courier) -> floa
             delivery.body.encode(),
             timeout_s=TIMEOUT_S,
         )
-        told["webhook_latency_ms"] = courier.clock.now_ms() - started_ms
-        if 200 <= status < 300:  # noqa: PLR2004
-            telemetry.event("webhook_delivered", None, **told, http_status=status)
-            return None
-        if status == GONE:
-            jobs.drop_callback(delivery.tenant, delivery.job_id, delivery.url)
-            telemetry.event("webhook_disabled", None, **told)
-            return None
-        told["http_status"] = status
-        reason = "redirected" if 300 <= status < 400 else "refused"  # noqa: PLR2004
     except WebhookError as error:
-        reason = error.reason
-    telemetry.event("webhook_failed", None, **told, reason=reason, last=receives >= MAX_RECEIVES)
-    return retry_delay_s(receives, rand=courier.rand())
+        return Attempt(started_ms, DeliveryStatus.PENDING, error=error.reason)
+    if 200 <= status < 300:  # noqa: PLR2004
+        return Attempt(started_ms, DeliveryStatus.DELIVERED, http_status=status)
+    reason = "redirected" if 300 <= status < 400 else "refused"  # noqa: PLR2004
+    return Attempt(
+        started_ms,
+        DeliveryStatus.PENDING,
+        http_status=status,
+        error="gone" if status == GONE else reason,
+    )
 
 
-def _target(delivery: Delivery, *, local: bool) -> Target:
-    """Where it goes, by today's rules: the submit's may have been others."""
+def _follow(delivery: Delivery, endpoint: Endpoint, attempt: Attempt, courier: Courier) -> None:
+    """410 ends what comes to this address, and a good test lets it begin again."""
+    if attempt.http_status == GONE and endpoint.url is None:
+        courier.jobs.drop_callback(delivery.tenant, delivery.job_id, delivery.url)
+    elif attempt.http_status == GONE:
+        courier.endpoints.change(
+            delivery.tenant,
+            lambda before: disabled(
+                before, endpoint.endpoint_id, now_ms=attempt.at_epoch_ms, reason="gone"
+            ),
+        )
+    elif attempt.status is DeliveryStatus.DELIVERED and delivery.is_test and endpoint.disabled:
+        courier.endpoints.change(
+            delivery.tenant, lambda before: enabled(before, endpoint.endpoint_id)
+        )
+
+
+def _record(delivery: Delivery, attempt: Attempt, courier: Courier, told: Told) -> None:
+    """A partner who has the webhook mustn't get it again because nobody could note it."""
     try:
-        return target_of(delivery.url, local=local)
+        courier.delivery_log.record(delivery, attempt)
+    except StoreBusyError:
+        courier.telemetry.event("webhook_unrecorded", None, **told)
+
+
+def _target(url: str, *, local: bool) -> Target:
+    """Where it goes, by today's rules: those of its registration may have been others."""
+    try:
+        return target_of(url, local=local)
     except ValueError as error:
         raise WebhookError("forbidden_url", "The URL may not be called.") from error

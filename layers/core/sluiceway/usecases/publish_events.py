@@ -3,11 +3,12 @@
 At least once: what fails is repeated with the same event ids, by the stream itself in the end.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
-from sluiceway.domain.errors import NotPublishedError
+from sluiceway.domain.endpoint import Endpoints
+from sluiceway.domain.errors import NotPublishedError, StoreBusyError
 from sluiceway.domain.webhook import JobEvent, deliveries
-from sluiceway.ports import EventBus, Telemetry, WebhookQueue
+from sluiceway.ports import EventBus, Telemetry, WebhookEndpoints, WebhookQueue
 
 TRIES = 3
 """Within one invocation, for throttles and partial failures. A longer outage is the stream's."""
@@ -19,6 +20,7 @@ def publish_events(
     events: Sequence[JobEvent],
     *,
     bus: EventBus,
+    endpoints: WebhookEndpoints,
     webhooks: WebhookQueue,
     telemetry: Telemetry,
     pause: Callable[[float], None],
@@ -30,7 +32,14 @@ def publish_events(
     """
     if not events:
         return
-    webhooks_to_send = [one for event in events for one in deliveries(event)]
+    listed = _endpoints_of({event.tenant for event in events}, endpoints)
+    webhooks_to_send = [
+        one
+        for event in events
+        if event.tenant in listed
+        for one in deliveries(event, listed[event.tenant])
+    ]
+    unknown = len([event for event in events if event.tenant not in listed])
     unsent, unpublished = webhooks_to_send, list(events)
     for turn in range(TRIES):
         if turn:
@@ -44,8 +53,25 @@ def publish_events(
         events=len(events) - len(unpublished),
         webhooks=len(webhooks_to_send) - len(unsent),
     )
-    if unsent or unpublished:
-        telemetry.event("events_left", events=len(unpublished), webhooks=len(unsent))
-        raise NotPublishedError(
-            f"{len(unpublished)} events and {len(unsent)} webhooks are not published."
+    if unsent or unpublished or unknown:
+        telemetry.event(
+            "events_left", events=len(unpublished), webhooks=len(unsent), unaddressed=unknown
         )
+        raise NotPublishedError(
+            f"{len(unpublished)} events and {len(unsent)} webhooks are not published, and it isn't "
+            f"known who wants {unknown} events."
+        )
+
+
+def _endpoints_of(tenants: Iterable[str], endpoints: WebhookEndpoints) -> dict[str, Endpoints]:
+    """Of each tenant until one's can't be had: the events of the others are left to the stream.
+
+    Read anew each time, so that whoever registers is told of whatever ends after it.
+    """
+    listed: dict[str, Endpoints] = {}
+    for tenant in sorted(tenants):
+        try:
+            listed[tenant] = endpoints.read(tenant)
+        except StoreBusyError:  # the next one would fail as slowly, and the bus waits
+            return listed
+    return listed
