@@ -23,6 +23,7 @@ from sluiceway_cli import (
     moves,
     pause_commands,
     progress,
+    webhook_commands,
 )
 from sluiceway_cli.api import Api
 from sluiceway_cli.target import Target, find_target
@@ -214,6 +215,7 @@ cli.add_command(key_commands.group)
 cli.add_command(audit_commands.audit)
 cli.add_command(pause_commands.pause)
 cli.add_command(pause_commands.resume)
+cli.add_command(webhook_commands.group)
 
 
 # ------------------------------------------------------------------------------------ local

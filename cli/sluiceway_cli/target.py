@@ -20,13 +20,17 @@ from sluiceway.adapters.dynamodb import Table, to_item
 from sluiceway.adapters.dynamodb_audit import DynamoDBAudit
 from sluiceway.adapters.dynamodb_backlog import DynamoDBBacklogs
 from sluiceway.adapters.dynamodb_cache import DynamoDBCache
+from sluiceway.adapters.dynamodb_deliveries import DynamoDBDeliveries
+from sluiceway.adapters.dynamodb_endpoints import DynamoDBEndpoints
 from sluiceway.adapters.dynamodb_gates import DynamoDBGates
 from sluiceway.adapters.dynamodb_jobs import DynamoDBJobs, TableNames
 from sluiceway.adapters.dynamodb_partner_keys import DynamoDBPartnerKeys
 from sluiceway.adapters.dynamodb_rates import DynamoDBRates
 from sluiceway.adapters.dynamodb_state import STATE_KEY, DynamoDBState
 from sluiceway.adapters.s3_payloads import S3Payloads
+from sluiceway.adapters.secrets_manager_webhooks import SecretsManagerWebhooks
 from sluiceway.adapters.sqs_queue import SQSJobQueue
+from sluiceway.adapters.sqs_webhooks import SQSWebhooks
 from sluiceway.bootstrap import SEND_CONFIG, SystemClock, packaged_catalogue
 from sluiceway.domain import catalogue as catalogues
 from sluiceway.domain.catalogue import Catalogue
@@ -43,6 +47,7 @@ from sluiceway.ports import (
     StateStore,
 )
 from sluiceway.usecases.invalidate_cache import Invalidator
+from sluiceway.usecases.manage_webhooks import Registrar
 from sluiceway.usecases.submit_job import Submitter
 
 from sluiceway_cli.dead_letters import DeadLetters
@@ -254,6 +259,23 @@ class Target:
             clock=self.clock,
             randomness=secrets.token_bytes,
             rand=random.random,
+        )
+
+    @cached_property
+    def registrar(self) -> Registrar:
+        """What the commands on webhooks work with."""
+        jobs = self._output("JobsTableName")
+        return Registrar(
+            endpoints=DynamoDBEndpoints(self._table, jobs),
+            delivery_log=DynamoDBDeliveries(self._table, jobs),
+            webhook_secrets=SecretsManagerWebhooks(
+                lambda: self.client("secretsmanager"),
+                self._output("WebhookMasterArn"),
+                self.clock,
+            ),
+            webhooks=SQSWebhooks(self.client("sqs", SEND_CONFIG), self._output("WebhookQueueUrl")),
+            clock=self.clock,
+            randomness=secrets.token_bytes,
         )
 
     def catalogue(self) -> Catalogue:

@@ -271,6 +271,21 @@ def test_another_partner_sees_and_changes_none_of_it(
     assert [one["id"] for one in plant.globex.get("/webhooks").json()["data"]] == ["callbacks"]
 
 
+def test_operator_acts_in_a_partners_place(
+    plant: Plant, acme: httpx.Client, server: Server
+) -> None:
+    path = "/by-an-operator"
+    made = plant.run_cli("webhooks", "create", server.url + path, "--tenant", "acme")
+
+    plant.run_cli("webhooks", "test", made["id"], "--tenant", "acme")
+    (received,) = server.wait(path)
+    delivery = until_delivery(acme, made["id"], status="delivered")
+    listed = plant.run_cli("webhooks", "deliveries", made["id"], "--tenant", "acme")
+
+    assert received.verified_by(made["secret"])
+    assert listed == {"deliveries": [delivery], "has_more": False}
+
+
 def test_python_client_does_all_of_it(plant: Plant, server: Server) -> None:
     path = "/by-the-client"
     with Client(plant.local.api_url, plant.local.partners["acme"]) as client:

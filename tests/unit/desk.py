@@ -7,17 +7,21 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from click.testing import CliRunner, Result
+from sluiceway.usecases.manage_webhooks import Registrar
 from sluiceway_cli.main import cli
 from sluiceway_cli.target import Target
 
 from tests.fakes.in_memory import (
     FakeClock,
     InMemoryAudit,
+    InMemoryDeliveries,
+    InMemoryEndpoints,
     InMemoryJobs,
     InMemoryPartnerKeys,
     InMemoryState,
     World,
 )
+from tests.fakes.outside import FakeWebhookQueue, FakeWebhookSecrets
 
 if TYPE_CHECKING:
     import pytest
@@ -28,6 +32,7 @@ class Desk(Target):
     """The rows of a World in the place of an installation's tables."""
 
     world: World = field(default_factory=World)
+    webhooks: FakeWebhookQueue = field(default_factory=FakeWebhookQueue)
 
     def __post_init__(self) -> None:
         clock = self.clock
@@ -36,6 +41,14 @@ class Desk(Target):
             state=InMemoryState(self.world),
             audit=InMemoryAudit(self.world),
             jobs=InMemoryJobs(self.world, clock=clock),
+            registrar=Registrar(
+                endpoints=InMemoryEndpoints(self.world),
+                delivery_log=InMemoryDeliveries(self.world),
+                webhook_secrets=FakeWebhookSecrets(),
+                webhooks=self.webhooks,
+                clock=clock,
+                randomness=bytes,
+            ),
         )
 
     def partner_keys(self) -> InMemoryPartnerKeys:
