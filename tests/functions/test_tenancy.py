@@ -15,10 +15,12 @@ import pytest
 from moto import mock_aws
 from sluiceway import bootstrap
 from sluiceway.domain.ids import hit_id
+from sluiceway.domain.webhook import Attempt, DeliveryStatus
+from sluiceway.usecases.manage_webhooks import queue_test
 
 from functions.api import app as api
 from tests.fakes import examples
-from tests.fakes.in_memory import FakeClock
+from tests.fakes.in_memory import NOW_MS, FakeClock
 from tests.functions.stage import request
 from tests.template.calls import make_resources
 from tests.unit.logs import a_context
@@ -38,6 +40,8 @@ UNKNOWN = {
     "job_id": "job_00000000000000000000000000",
     "hit_id": "hit_c1_" + "A" * 43,
     "batch_id": "batch_00000000000000000000000000",
+    "webhook_id": "whk_00000000000000000000000000",
+    "delivery_id": "dlv_01KDVDNA000000000000000000",
 }
 """Ids of the form of ours that nobody has."""
 
@@ -47,6 +51,12 @@ BY_ID = [
     *(("GET", f"/responses/<{one}>") for one in ("job_id", "ended_id", "hit_id")),
     *(("POST", f"/responses/<{one}>/cancel") for one in ("job_id", "ended_id", "hit_id")),
     ("GET", "/batches/<batch_id>"),
+    ("GET", "/webhooks/<webhook_id>"),
+    ("DELETE", "/webhooks/<webhook_id>"),
+    ("POST", "/webhooks/<webhook_id>/rotate"),
+    ("POST", "/webhooks/<webhook_id>/test"),
+    ("GET", "/webhooks/<webhook_id>/deliveries"),
+    ("POST", "/webhooks/<webhook_id>/deliveries/<delivery_id>/redeliver"),
 ]
 """Every route with an id in its path, for each kind of thing that the id may name."""
 
@@ -99,12 +109,29 @@ def acmes(both: Api) -> dict[str, str]:
     ended_id = both.body("POST", "/jobs", "acme", submit | {"input": "over"})["id"]
     both.ask("POST", f"/jobs/{ended_id}/cancel", "acme")
     batch = both.body("POST", "/batches", "acme", {"jobs": [submit | {"custom_id": "a"}]})
+    webhook_id = _a_webhook(both, "acme")
     return {
         "job_id": job_id,
         "ended_id": ended_id,
         "hit_id": _a_hit(both),
         "batch_id": batch["id"],
+        "webhook_id": webhook_id,
+        "delivery_id": _a_delivery(both, webhook_id),
     }
+
+
+def _a_webhook(both: Api, tenant: str) -> str:
+    wanted = {"url": f"https://{tenant}.example/hook"}
+    webhook_id: str = both.body("POST", "/webhooks", tenant, wanted)["id"]
+    return webhook_id
+
+
+def _a_delivery(both: Api, webhook_id: str) -> str:
+    """That was tried, so that it is in the list."""
+    registrar = both.deps.registrar()
+    delivery = queue_test("acme", webhook_id, "correlation-1", registrar=registrar).delivery
+    registrar.delivery_log.record(delivery, Attempt(NOW_MS, DeliveryStatus.DELIVERED, 204))
+    return delivery.delivery_id
 
 
 def _a_hit(both: Api) -> str:
@@ -153,6 +180,24 @@ def test_id_of_another_tenant_is_as_an_unknown_one(
     assert (own["statusCode"] == 404) is not_a_job  # else it would be unknown to anybody
 
 
+def test_delivery_of_another_tenants_endpoint_is_unknown_at_ones_own(
+    both: Api, acmes: dict[str, str]
+) -> None:
+    own = _a_webhook(both, "globex")
+    mine = both.ask(
+        "POST", f"/webhooks/{own}/deliveries/{UNKNOWN['delivery_id']}/redeliver", "globex"
+    )
+    calls_for_unknown = list(both.calls)
+
+    theirs = both.ask(
+        "POST", f"/webhooks/{own}/deliveries/{acmes['delivery_id']}/redeliver", "globex"
+    )
+
+    assert theirs["statusCode"] == 404
+    assert told(theirs) == told(mine)
+    assert both.calls == calls_for_unknown
+
+
 def test_lists_of_another_tenant_show_nothing(both: Api, acmes: dict[str, str]) -> None:
     cursors = [None, {"after": acmes["job_id"]}, {"after": acmes["ended_id"]}]
 
@@ -161,6 +206,12 @@ def test_lists_of_another_tenant_show_nothing(both: Api, acmes: dict[str, str]) 
     assert [page["data"] for page in pages] == [[], [], []]
     assert both.body("GET", "/usage", "globex")["data"] == []
     assert both.body("GET", "/usage", "acme")["data"]
+    webhooks = both.body("GET", "/webhooks", "globex")["data"]
+    assert [webhook["id"] for webhook in webhooks] == ["callbacks"]
+    deliveries = both.body(
+        "GET", "/webhooks/callbacks/deliveries", "globex", query={"after": acmes["delivery_id"]}
+    )
+    assert deliveries["data"] == []
 
 
 def test_same_request_of_another_tenant_is_work_of_its_own(
@@ -179,13 +230,15 @@ def test_same_request_of_another_tenant_is_work_of_its_own(
 
 
 @pytest.mark.parametrize("tenant", ["", None, 0])
-@pytest.mark.parametrize(("method", "path"), sorted(RULES - {("GET", "/health")}))
-def test_no_route_works_without_a_tenant(both: Api, method: str, path: str, tenant: Any) -> None:
-    if path in {"/health", "/openapi.json"}:
-        pytest.skip("needs no key")
-    ids = dict.fromkeys(re.findall(r"<(\w+)>", path), "job_00000000000000000000000000")
+def test_no_route_works_without_a_tenant(both: Api, tenant: Any) -> None:
+    keyless = {"/health", "/openapi.json"}
+    ids = {"job_id": UNKNOWN["job_id"], "name": "demo-chat"} | UNKNOWN
 
-    answer = both.ask(method, path_of(path, ids), tenant, {})
+    answers = {
+        (method, path): both.ask(method, path_of(path, ids), tenant, {})["statusCode"]
+        for method, path in RULES
+        if path not in keyless
+    }
 
-    assert answer["statusCode"] == 401
+    assert set(answers.values()) == {401}
     assert both.calls == []
