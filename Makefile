@@ -18,10 +18,10 @@ SERVICES := appconfigdata dynamodb events lambda s3 scheduler secretsmanager sig
 export SAM_CLI_TELEMETRY := 0
 export PYTHONDONTWRITEBYTECODE := 1
 
-.PHONY: help demo test test-fast check lint types imports template build trim audit bench lock clean
+.PHONY: help demo test test-fast check lint types imports template build trim audit openapi release-openapi bench lock clean
 
 help: ## This list
-	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: .venv/local ## Set up, and run the main job on a local stack
 	@$(BIN)/sluiceway demo
@@ -65,6 +65,12 @@ trim:
 	@cd $(LAYER)/botocore/data && for service in */; do \
 		case " $(SERVICES) " in *" $${service%/} "*) ;; *) rm -rf "$$service" ;; esac; done
 	@"$(PYTHON313)" -m compileall -q --invalidation-mode unchecked-hash $(LAYER) $(VALKEY_LAYER)
+
+openapi: .venv/dev ## Make docs/openapi.json anew, and the copy that is served
+	@$(BIN)/python -m sluiceway_local.openapi
+
+release-openapi: openapi ## With a release: later documents have to agree with today's
+	@$(BIN)/python -m sluiceway_local.openapi release
 
 bench: .venv/dev ## Measure, and print figures
 	$(BIN)/python bench/aws_calls.py

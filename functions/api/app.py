@@ -1,11 +1,15 @@
 """The partner API: takes requests, answers at once."""
 
+import json
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from aws_lambda_powertools.event_handler import APIGatewayRestResolver, Response
 from aws_lambda_powertools.utilities.typing import LambdaContext
 from sluiceway import bootstrap
 from sluiceway.domain.errors import MethodNotAllowedError, RouteNotFoundError, SluicewayError
+from sluiceway.http import Reply
 from sluiceway.routes import batches, jobs, openai, service, usage, webhooks
 from sluiceway.routes.request import UNEXPECTED, ApiDeps, Request, request_of
 
@@ -33,6 +37,18 @@ def handle(event: dict[str, Any], context: LambdaContext, deps: ApiDeps) -> dict
         if event["httpMethod"] == "HEAD":  # the status and the headers of a GET, and no more
             answer["body"] = ""
         return answer
+
+
+@app.route("/openapi.json", ["GET", "HEAD"])
+def get_openapi() -> Response[str]:
+    """The document of this API; needs no key."""
+    return request_of(app).respond(Reply(200, _document(), {}))
+
+
+@cache
+def _document() -> Any:
+    """Made by `make openapi`, and packaged with the function; read when it is asked for."""
+    return json.loads(Path(__file__).with_name("openapi.json").read_text("utf-8"))
 
 
 @app.not_found

@@ -47,6 +47,7 @@ from tests.fakes.in_memory import (
     World,
 )
 from tests.fakes.outside import FakeWebhookQueue, FakeWebhookSecrets
+from tests.functions import conformance
 from tests.unit.logs import a_context, fresh_telemetry
 from tests.unit.samples import CATALOGUE
 
@@ -176,7 +177,9 @@ class Stage:
         json.dumps(raw)  # Lambda does
         assert not raw["isBase64Encoded"]
         headers = {name.lower(): values[0] for name, values in raw["multiValueHeaders"].items()}
-        return Answer(raw["statusCode"], headers, raw["body"])
+        answer = Answer(raw["statusCode"], headers, raw["body"])
+        conformance.check(event["httpMethod"], event["path"], answer)
+        return answer
 
     def post(self, body: Any = ABSENT, *, raw: str | bytes | None = None, **changes: Any) -> Answer:
         """Submits; `raw` is the body as it is, in base64 when it is bytes."""

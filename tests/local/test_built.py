@@ -51,6 +51,7 @@ def stale() -> bool:
     sources = [
         ROOT / "template.yaml",
         *(ROOT / "layers").glob("*/*.txt"),
+        *(ROOT / "functions").glob("*/*.json"),
         *(
             path
             for folder in ("layers/core", "functions")

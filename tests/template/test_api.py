@@ -23,7 +23,7 @@ METHODS = [
     for method in methods
 ]
 MINUTE_S = 60
-OPEN = {("/health", "get"), ("/health", "head")}
+OPEN = {(path, method) for path in ("/health", "/openapi.json") for method in ("get", "head")}
 """What needs no key."""
 OF_REST_APIS = {"get", "head", "post", "put", "patch", "delete", "options"}
 """All methods that API Gateway can be given."""
@@ -56,7 +56,7 @@ def headers(kind: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(("path", "method"), METHODS)
-def test_only_health_needs_no_key(path: str, method: str) -> None:
+def test_only_health_and_the_document_need_no_key(path: str, method: str) -> None:
     security = BODY["paths"][path][method]["security"]
 
     needs = [] if (path, method) in OPEN else ["PartnerKey"]

@@ -116,6 +116,7 @@ def test_request_keeps_big_integers_and_types_in_options() -> None:
         {"model": "m" * 64},
         {"deadline_s": 1},
         {"deadline_s": 604_800},
+        {"deadline_s": 60.0},
         {"locale": "de"},
         {"locale": "x" * 35},
         {"safety_profile": "s" * 64},
@@ -252,7 +253,7 @@ def test_request_refuses_unknown_members_by_name(name: str) -> None:
         ({"deadline_s": 10**60}, "deadline_s"),
         ({"deadline_s": True}, "deadline_s"),
         ({"deadline_s": "60"}, "deadline_s"),
-        ({"deadline_s": 60.0}, "deadline_s"),
+        ({"deadline_s": 60.5}, "deadline_s"),
         ({"deadline_s": None}, "deadline_s"),
     ],
 )

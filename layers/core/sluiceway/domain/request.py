@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import (
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Discriminator,
     Field,
@@ -21,7 +22,7 @@ from sluiceway.domain.endpoint import DEFAULT_OVERLAP_S, MAX_OVERLAP_S, EventTyp
 from sluiceway.domain.errors import PayloadTooLargeError, ValidationFailedError
 from sluiceway.domain.ids import NAME_PATTERN
 from sluiceway.domain.keys import CACHE_KEY_PATTERN
-from sluiceway.domain.webhook import callback_of
+from sluiceway.domain.webhook import MAX_URL_CHARACTERS, callback_of
 
 MAX_BODY_BYTES = 1024 * 1024
 """Of the decoded body."""
@@ -45,6 +46,19 @@ MAX_NAME_TOLD = 64
 TEXT, PARTS, _CHAT = "<text>", "<parts>", "<chat>"
 
 Lane = Literal["interactive", "batch"]
+
+
+def _whole(value: Any) -> Any:
+    """JSON has one kind of number, so 60.0 is an integer."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+_WHOLE = BeforeValidator(_whole)
+Address = Annotated[
+    str, Field(json_schema_extra={"format": "uri", "maxLength": MAX_URL_CHARACTERS})
+]
+"""Of a webhook; `callback_of` says which are taken."""
+
 ShortText = Annotated[str, StringConstraints(min_length=1, max_length=64)]
 
 
@@ -80,33 +94,51 @@ class CacheRequest(Strict):
     """How this request and its result deal with the cache (docs/caching.md)."""
 
     mode: Literal["use", "refresh", "bypass", "only"] = "use"
-    max_age_s: Annotated[int, Field(ge=0, le=MAX_AGE_S)] | None = None
+    """What the cache may answer: `use` what it has, ask the vendor anew and keep the result
+    (`refresh`) or not look (`bypass`), or `only` what it has."""
+    max_age_s: Annotated[int, Field(ge=0, le=MAX_AGE_S), _WHOLE] | None = None
     """No answer that was older when the request came in."""
-    ttl_s: Annotated[int, Field(ge=1, le=MAX_AGE_S)] | None = None
+    ttl_s: Annotated[int, Field(ge=1, le=MAX_AGE_S), _WHOLE] | None = None
     """The result is served no longer; the model's own times hold, too."""
     no_store: bool = False
+    """The result is not cached."""
 
 
 class SubmitRequest(Strict):
-    """What a partner asks for; shapes and limits as in docs/architecture.md."""
+    """What a partner asks for."""
 
     model: ShortText
+    """A name of the catalogue."""
     input: Annotated[
         Annotated[str, StringConstraints(min_length=1), Tag(TEXT)] | Annotated[Chat, Tag(_CHAT)],
         Discriminator(lambda value: TEXT if isinstance(value, str) else _CHAT),
     ]
-    options: dict[str, Any] = Field(default_factory=dict)
+    """A text, or a chat."""
+    options: dict[str, Any] = Field(
+        default_factory=dict,
+        json_schema_extra={
+            "propertyNames": {"not": {"enum": [*_OWNED_BY_US]}},
+            "properties": {"n": {"const": 1}},
+        },
+    )
+    """Sent to the vendor as they are, and a part of the keys."""
     priority: Lane | None = None
+    """The lane; without it `batch` for heavy models, else `interactive`."""
     cache: CacheRequest = CacheRequest()
     locale: Annotated[str, StringConstraints(min_length=2, max_length=35)] | None = None
+    """A part of the keys, not sent."""
     safety_profile: ShortText | None = None
+    """A part of the keys, not sent."""
     metadata: Annotated[
         dict[ShortText, Annotated[str, StringConstraints(max_length=512)]], Field(max_length=16)
     ] = Field(default_factory=dict)
-    callback_url: str | None = None
+    """Given back with the job."""
+    callback_url: Address | None = None
+    """Where the job's webhooks go: https on port 443."""
     max_cost: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     """In the unit of the catalogue's prices: a job that may cost more is refused."""
-    deadline_s: Annotated[int, Field(ge=1, le=MAX_DEADLINE_S)] = DEFAULT_DEADLINE_S
+    deadline_s: Annotated[int, Field(ge=1, le=MAX_DEADLINE_S), _WHOLE] = DEFAULT_DEADLINE_S
+    """A job that is still open after so long fails."""
 
     @field_validator("options")
     @classmethod
@@ -163,6 +195,15 @@ class BatchRequest(Strict):
 class InvalidateRequest(Strict):
     """Exactly one of them."""
 
+    model_config = ConfigDict(
+        json_schema_extra={
+            "oneOf": [
+                {"required": [name], "properties": {name: {"type": "string"}}}
+                for name in ("model", "tenant", "key")
+            ]
+        }
+    )
+
     model: Annotated[str, StringConstraints(pattern=rf"^{NAME_PATTERN}$")] | None = None
     tenant: Annotated[str, StringConstraints(pattern=rf"^{NAME_PATTERN}$")] | None = None
     key: Annotated[str, StringConstraints(pattern=CACHE_KEY_PATTERN)] | None = None
@@ -177,11 +218,14 @@ class InvalidateRequest(Strict):
 class WebhookRequest(Strict):
     """An address to register, and what it is to be told."""
 
-    url: str
+    url: Address
+    """https on port 443."""
     events: Annotated[list[EventType], Field(min_length=1)] = Field(
         default_factory=lambda: [*get_args(EventType)]
     )
+    """All, unless there are some."""
     description: Annotated[str, StringConstraints(max_length=256)] = ""
+    """The partner's own words."""
 
     @field_validator("url")
     @classmethod
@@ -197,7 +241,8 @@ class WebhookRequest(Strict):
 class RotateRequest(Strict):
     """How long the secrets before the new one go on signing."""
 
-    overlap_s: Annotated[int, Field(ge=0, le=MAX_OVERLAP_S)] = DEFAULT_OVERLAP_S
+    overlap_s: Annotated[int, Field(ge=0, le=MAX_OVERLAP_S), _WHOLE] = DEFAULT_OVERLAP_S
+    """Seconds."""
 
 
 def parse_submit(body: bytes, *, local: bool = False) -> SubmitRequest:
