@@ -916,6 +916,15 @@ def test_correlation_id_that_is_none_is_refused(stage: Stage, given: str) -> Non
     assert_nothing_happened(stage)
 
 
+def test_correlation_id_that_is_none_is_refused_in_a_replay_too(stage: Stage) -> None:
+    headers = {"Idempotency-Key": "order-1001"}
+    assert stage.submit(headers=headers).status == 202
+
+    answer = stage.submit(headers=headers | {"X-Correlation-Id": "two words"})
+
+    assert_problem(answer, 400, "invalid_request")
+
+
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PROPFIND")
 
 
@@ -1609,6 +1618,16 @@ def test_dry_run_is_refused_as_the_submit_would_be(
 ) -> None:
     assert_problem(ask(stage, **members), status, code)
     assert_nothing_happened(stage)
+
+
+def test_dry_run_with_a_malformed_idempotency_key_is_refused_as_the_submit_would_be(
+    stage: Stage,
+) -> None:
+    body = {"model": "demo-chat", "input": "hello"}
+
+    answer = stage.post(body, query={"dry_run": "true"}, headers={"Idempotency-Key": "two words"})
+
+    assert_problem(answer, 400, "invalid_request")
 
 
 def test_other_paths_know_no_dry_run(stage: Stage) -> None:

@@ -275,7 +275,11 @@ def test_what_changes_nothing_of_a_response_is_dropped() -> None:
     "members",
     [
         {"stream": True},
+        {"stream": 0},
         {"n": 2},
+        {"n": True},
+        {"logprobs": 0},
+        {"top_logprobs": False},
         {"logprobs": True},
         {"top_logprobs": 3},
         {"modalities": ["text", "audio"]},

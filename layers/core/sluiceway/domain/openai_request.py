@@ -7,7 +7,7 @@ refused: none is ignored that would change the answer or its form. A member that
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, StringConstraints, Tag
+from pydantic import BeforeValidator, Discriminator, Field, StringConstraints, Tag
 
 from sluiceway.domain.errors import ValidationFailedError
 from sluiceway.domain.request import (
@@ -20,6 +20,23 @@ from sluiceway.domain.request import (
     validated,
 )
 
+
+def _only_a_bool(given: Any) -> Any:
+    """To Python 0 is False, to JSON it isn't."""
+    return given if isinstance(given, bool) else _NOTHING
+
+
+def _no_bool(given: Any) -> Any:
+    """Nor is true 1."""
+    return _NOTHING if isinstance(given, bool) else given
+
+
+_NOTHING = object()
+"""Fits no type."""
+
+_False = Annotated[Literal[False], BeforeValidator(_only_a_bool)]
+_Zero = Annotated[Literal[0], BeforeValidator(_no_bool)]
+_One = Annotated[Literal[1], BeforeValidator(_no_bool)]
 _Tokens = Annotated[int, Field(ge=1)]
 
 
@@ -48,8 +65,8 @@ class _Common(Strict):
     safety_identifier: str | None = None
     service_tier: Literal["auto", "default"] | None = None
     store: bool | None = None
-    stream: Literal[False] | None = None
-    top_logprobs: Literal[0] | None = None
+    stream: _False | None = None
+    top_logprobs: _Zero | None = None
     user: str | None = None
 
 
@@ -74,9 +91,9 @@ class ChatRequest(_Common):
     tools: list[dict[str, Any]] | None = None
     verbosity: str | None = None
     # Dropped
-    logprobs: Literal[False] | None = None
+    logprobs: _False | None = None
     modalities: list[Literal["text"]] | None = None
-    n: Literal[1] | None = None
+    n: _One | None = None
 
 
 CHAT_OPTIONS = frozenset(

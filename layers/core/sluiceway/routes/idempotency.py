@@ -41,7 +41,8 @@ def answered_once(
     Raises InvalidRequestError, IdempotencyKeyReusedError, IdempotencyInProgressError,
     StoreBusyError, and as `act` and `again` do.
     """
-    key = _key_of(request)
+    key = key_of(request)
+    request.origin()  # a header that is refused the first time is refused the second time, too
     if key is None:
         return act()
     # The layer costs half a second of a cold start, so only who needs it pays for it.
@@ -100,8 +101,8 @@ def answered_once(
     )
 
 
-def _key_of(request: Request) -> str | None:
-    """The key without its quotes; None when there is none."""
+def key_of(request: Request) -> str | None:
+    """The key without its quotes; None when there is none. Raises InvalidRequestError."""
     values = request.event.get("multiValueHeaders") or {}
     given = [
         one for name, many in values.items() if name.lower() == "idempotency-key" for one in many

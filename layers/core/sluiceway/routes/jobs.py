@@ -21,7 +21,7 @@ from sluiceway.http import (
     list_reply,
     with_rate,
 )
-from sluiceway.routes.idempotency import answered_once
+from sluiceway.routes.idempotency import answered_once, key_of
 from sluiceway.routes.request import ApiDeps, Request, flag, request_of
 from sluiceway.usecases.authorize import Caller
 from sluiceway.usecases.cancel_job import cancel_job
@@ -46,6 +46,7 @@ def post_job() -> Response[str]:
     body = request.json()
     wanted = submit_of(body, local=request.deps.local)
     if only_asks:
+        key_of(request)  # refused as a submit's would be; there is nothing to tell again
         return request.respond(_dry_run(wanted, caller, request))
     reply = answered_once(
         request,
