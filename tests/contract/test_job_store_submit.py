@@ -5,14 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import pytest
 from sluiceway.adapters.dynamodb_jobs import DynamoDBJobs
+from sluiceway.domain import job as transitions
 from sluiceway.domain.job import CLAIM_OUTLIVES_DEADLINE_MS
-from sluiceway.ports import Applied, CapReached, Claimed, Submitted
+from sluiceway.ports import Applied, CapReached, Claimed, Moved, Submitted
 
-from tests.fakes.examples import a_job, completed
-from tests.fakes.in_memory import InMemoryJobs
+from tests.fakes.examples import a_job, an_entry, completed, failed, redriven, retrying
+from tests.fakes.in_memory import NOW_MS, InMemoryJobs
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from sluiceway.domain.job import Job
 
     from tests.contract.harness import Store
@@ -152,6 +156,61 @@ def test_submit_replacing_a_holder_whose_claim_is_gone_is_submitted(store: Store
     assert isinstance(outcome, Submitted)
 
 
+@pytest.mark.parametrize(
+    "end",
+    [
+        completed,
+        failed,
+        lambda job: failed(job, last_receive=True),
+        lambda job: transitions.cancelled(job, now_ms=NOW_MS + 1000),
+    ],
+    ids=["completed", "failed", "dead_lettered", "cancelled"],
+)
+def test_open_holder_that_was_replaced_ends_without_the_claim_of_the_newer(
+    store: Store, end: Callable[[Job], Job]
+) -> None:
+    processing, lease = store.start(store.submit(a_job(1)))
+    store.jobs.submit(equal_work(2), shard_caps=CAPS, replacing=processing.job_id)
+    counted = store.rows.in_flight("acme")
+
+    outcome = store.jobs.apply(processing, end(processing), lease=lease)
+
+    assert outcome == Applied(end(processing))
+    assert store.rows.claim(processing.job_key) == a_job(2).job_id
+    assert (counted, store.rows.in_flight("acme")) == ({0: 2}, {0: 1})
+    assert store.jobs.submit(equal_work(3), shard_caps=CAPS) == Claimed(a_job(2).job_id)
+
+
+def test_open_holder_that_was_replaced_is_redriven_beside_the_newer(store: Store) -> None:
+    processing, lease = store.start(store.submit(a_job(1)))
+    newer = equal_work(2)
+    store.jobs.submit(newer, shard_caps=CAPS, replacing=processing.job_id)
+    old = failed(processing, last_receive=True)
+    store.jobs.apply(processing, old, lease=lease)
+
+    store.jobs.redrive(old, redriven(old))
+    beside = store.rows.claim(old.job_key), store.rows.in_flight("acme")
+    store.jobs.apply(newer, completed(newer))
+    alone = store.rows.claim(old.job_key), store.rows.in_flight("acme")
+    store.jobs.apply(redriven(old), completed(redriven(old)))
+
+    assert beside == (newer.job_id, {0: 2})
+    assert alone == (None, {0: 1})
+    assert store.rows.in_flight("acme") == {}
+
+
+def test_open_holder_that_was_replaced_leaves_its_entry_and_frees_the_lease(store: Store) -> None:
+    processing, lease = store.start(store.submit(a_job(1)))
+    store.jobs.submit(equal_work(2), shard_caps=CAPS, replacing=processing.job_id)
+    entry = an_entry(processing)
+
+    store.jobs.apply(processing, completed(processing), lease=lease, entry=entry)
+    newer, _ = store.start(store.row(equal_work(2)), "token-2")
+
+    assert store.cache.read(processing.cache_key) == entry
+    assert newer.fence == processing.fence + 1
+
+
 def test_submit_after_the_holders_end_is_new_work(store: Store) -> None:
     store.submit(a_job(1))
     ended = store.jobs.apply(a_job(1), completed(a_job(1)))
@@ -257,3 +316,66 @@ def test_nobody_holds_a_claim_that_has_ended(store: Store) -> None:
     store.clock.advance(s=job.deadline_s + 3_601)
 
     assert store.jobs.holder(a_job(1, job_id="job_another")) is None
+
+
+# ------------------------------------------------------------------------------------ ask again
+
+
+def test_job_that_waits_is_asked_again(store: Store) -> None:
+    job = store.submit(a_job(asked_after_epoch_ms=NOW_MS))
+
+    outcome = store.jobs.ask_again(job, asked_after_ms=NOW_MS + 1)
+
+    assert outcome == Applied(store.row(job))
+    expected = replace(job, asked_after_epoch_ms=NOW_MS + 1, revision=job.revision + 1)
+    assert store.row(job) == expected
+
+
+def test_job_that_took_every_answer_is_asked_again(store: Store) -> None:
+    job = store.submit(a_job(asked_after_epoch_ms=None))
+
+    store.jobs.ask_again(job, asked_after_ms=NOW_MS)
+
+    assert store.row(job).asked_after_epoch_ms == NOW_MS
+
+
+@pytest.mark.parametrize("later_ms", [0, 1])
+def test_job_that_was_asked_later_stays_as_it_is(store: Store, later_ms: int) -> None:
+    job = store.submit(a_job(asked_after_epoch_ms=NOW_MS + later_ms))
+
+    outcome = store.jobs.ask_again(job, asked_after_ms=NOW_MS)
+
+    assert outcome == Applied(job)
+    assert store.row(job) == job
+
+
+def test_worker_that_read_the_job_before_it_was_asked_again_finds_it_moved(store: Store) -> None:
+    job = store.submit(a_job(asked_after_epoch_ms=NOW_MS))
+    store.jobs.ask_again(job, asked_after_ms=NOW_MS + 1)
+
+    from_an_entry = store.jobs.apply(job, completed(job, source="cache"))
+
+    assert from_an_entry == Moved(store.row(job))
+    assert store.row(job).open
+
+
+@pytest.mark.parametrize("then", ["processing", "retrying", "completed"])
+def test_job_that_has_begun_is_not_asked_again(store: Store, then: str) -> None:
+    job = store.submit(a_job(asked_after_epoch_ms=NOW_MS))
+    processing, lease = store.start(job)
+    if then != "processing":
+        new = retrying(processing) if then == "retrying" else completed(processing)
+        store.jobs.apply(processing, new, lease=lease)
+    before = store.rows.picture()
+
+    outcome = store.jobs.ask_again(job, asked_after_ms=NOW_MS + 1)
+
+    assert outcome == Moved(store.row(job))
+    assert store.rows.picture() == before
+
+
+def test_asking_a_job_that_is_gone_makes_no_row(store: Store) -> None:
+    outcome = store.jobs.ask_again(a_job(), asked_after_ms=NOW_MS)
+
+    assert outcome == Moved(None)
+    assert store.jobs.get("acme", a_job().job_id) is None

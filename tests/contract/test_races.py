@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, Literal, TypeVar, cast
 
 import pytest
 from sluiceway.domain import job as transitions
@@ -20,7 +20,7 @@ from sluiceway.domain.freshness import Freshness
 from sluiceway.domain.job import JobStatus
 from sluiceway.domain.lease import CLOCK_SKEW_MS
 from sluiceway.domain.payload import compress
-from sluiceway.domain.request import SubmitRequest
+from sluiceway.domain.request import CacheRequest, SubmitRequest
 from sluiceway.ports import (
     Applied,
     CapReached,
@@ -917,10 +917,12 @@ STAMPEDED = parse(
 )
 
 
-def read_once(shelf: Shelf, queue: InMemoryQueue) -> Hit | Accepted:
+def read_once(
+    shelf: Shelf, queue: InMemoryQueue, mode: Literal["use", "refresh"] = "use"
+) -> Hit | Accepted:
     return submit_job(
-        SubmitRequest(model="demo-chat", input="the same for all"),
-        Caller("acme", frozenset({"submit"}), "key_1"),
+        SubmitRequest(model="demo-chat", input="the same for all", cache=CacheRequest(mode=mode)),
+        Caller("acme", frozenset({"submit", "bypass"}), "key_1"),
         Origin("request", "correlation"),
         shelf.submitter(queue),
     )
@@ -997,3 +999,30 @@ def test_two_hundred_readers_past_hard_expiry_get_one_job(shelf: Shelf) -> None:
     jobs = {outcome.job.job_id for outcome in accepted if isinstance(outcome, Accepted)}
     assert kinds(list(accepted)) == {"Accepted": READERS}
     assert len(jobs) == len(queue.sends) == 1
+
+
+def test_fifty_forced_refreshes_at_once_get_one_job_and_again_when_it_has_begun(
+    shelf: Shelf,
+) -> None:
+    queue = InMemoryQueue()
+
+    def ask() -> Accepted:
+        shelf.clock.advance(1)
+        outcome = read_once(shelf, queue, "refresh")
+        assert isinstance(outcome, Accepted)
+        return outcome
+
+    first = at_once(*[ask] * 50)
+    waiting = shelf.jobs.get("acme", first[0].job.job_id)
+    assert waiting is not None
+    begun = shelf.start(waiting, "token-1").job
+    second = at_once(*[ask] * 50)
+
+    for asked in (first, second):
+        assert len({one.job.job_id for one in asked}) == 1
+        assert sum(not one.deduplicated for one in asked) == 1
+    newer = shelf.jobs.get("acme", second[0].job.job_id)
+    assert newer is not None
+    assert newer.job_id != begun.job_id
+    assert newer.asked_after_epoch_ms == max(one.job.asked_after_epoch_ms or 0 for one in second)
+    assert shelf.jobs.holder(begun) == newer.job_id

@@ -409,6 +409,18 @@ class InMemoryJobs:
             self._world.jobs[job.tenant, job.job_id] = replace(current, lane=lane)
             return True
 
+    def ask_again(self, job: Job, *, asked_after_ms: int) -> Applied | Moved:
+        with self._world.lock:
+            current = self.get(job.tenant, job.job_id)
+            if current is None or not current.open or current.attempts_total:
+                return Moved(current)
+            if (current.asked_after_epoch_ms or 0) < asked_after_ms:
+                current = replace(
+                    current, asked_after_epoch_ms=asked_after_ms, revision=current.revision + 1
+                )
+                self._world.jobs[job.tenant, job.job_id] = current
+            return Applied(current)
+
     def add_callback(self, job: Job, url: str) -> Applied | Moved:
         with self._world.lock:
             current = self.get(job.tenant, job.job_id)

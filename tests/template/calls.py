@@ -433,6 +433,8 @@ def _run_verbs_of_the_api(recorder: _Recorder, submitter: Any) -> Any:
     recorder.port("state", submitter.state).read()
     forced = examples.a_job(11, cache_mode="refresh")
     jobs.submit(forced, shard_caps=[9], budget=DayBudget(bypasses=9))
+    for _ in range(2):
+        jobs.ask_again(forced, asked_after_ms=NOW_MS + 1)
     jobs.queue_refresh(examples.a_refresh(12), examples.an_entry(examples.a_job(12)))
     queue = recorder.port("queue", submitter.queue)
     queue.send(first)

@@ -11,6 +11,7 @@ from sluiceway.domain.job import JobStatus
 from sluiceway.domain.lease import CLOCK_SKEW_MS
 from sluiceway.domain.payload import LAST_RESORT_BYTES, Payload
 from sluiceway.usecases.run_job import FINISH_RESERVE_MS, Acknowledge, GiveBack
+from sluiceway.usecases.submit_job import Accepted
 
 from tests.fakes.in_memory import NOW_MS, InMemoryPayloads, LeaseRow, World
 from tests.unit.bench import ANSWER, LEASE_MS, Bench, incompressible
@@ -223,6 +224,32 @@ def test_forced_refresh_while_an_equal_job_runs_brings_an_answer_that_was_asked_
     assert bench.vendors.per_key == {running.job_id: 1, forced[0].job_id: 1}
     assert b"the correction" in gateway.hit().result
     assert gateway.hit().entry.asked_at_epoch_ms > forced[0].created_at_epoch_ms
+
+
+def test_forced_refresh_that_was_joined_has_no_answer_from_before_the_second_asked() -> None:
+    # A: used:              starts, asks ──────────────────> stores
+    # B: forced: comes in                                    A's is too old for C: asks again
+    # C: forced:                            comes in, joins B
+    gateway = Gateway()
+    bench = Bench(world=gateway.world, clock=gateway.clock)
+    running = gateway.accept()
+    forced = gateway.accept(cache={"mode": "refresh"})
+    gateway.clock.advance(s=1)
+
+    def correct(_: VendorCall) -> VendorAnswer:
+        gateway.clock.advance(s=1)
+        joined = gateway.submit(cache={"mode": "refresh"})
+        assert isinstance(joined, Accepted)
+        assert joined.job.job_id == forced.job_id
+        return ANSWER
+
+    bench.vendors.script = [correct, replace(ANSWER, text="the correction")]
+
+    bench.run(running)
+    bench.run(forced)
+
+    assert bench.vendors.per_key == {running.job_id: 1, forced.job_id: 1}
+    assert b"the correction" in gateway.hit().result
 
 
 def test_job_that_waited_for_a_forced_refresh_has_its_result() -> None:

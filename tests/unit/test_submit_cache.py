@@ -30,6 +30,7 @@ from tests.unit.samples import CATALOGUE, DAY_MS, packed, written
 if TYPE_CHECKING:
     from sluiceway.domain.freshness import CacheEntry
     from sluiceway.domain.job import Job
+    from sluiceway.ports import Applied, Moved
 
 # Fresh for 10 s, stale until 20 s, kept until 30 s.
 SHORT: dict[str, Any] = {
@@ -646,7 +647,10 @@ def test_invalidation_of_a_key_leaves_jobs_past_the_cache_as_they_join(
     older = gateway.accept(cache={"mode": mode})
     invalidated(gateway, older)
 
-    assert gateway.submit(cache={"mode": mode}) == Accepted(older, deduplicated=True)
+    joined = gateway.submit(cache={"mode": mode})
+
+    assert isinstance(joined, Accepted)
+    assert (joined.job.job_id, joined.deduplicated) == (older.job_id, True)
 
 
 def test_job_from_before_an_invalidation_leaves_its_key_to_the_job_from_after_it(
@@ -741,6 +745,48 @@ def test_forced_refresh_joins_one_that_has_not_begun() -> None:
 
     assert isinstance(again, Accepted)
     assert (again.job.job_id, again.deduplicated) == (first.job_id, True)
+
+
+def test_forced_refresh_that_joins_raises_what_the_job_takes_for_an_answer() -> None:
+    gateway = Gateway()
+    first = gateway.accept(cache={"mode": "refresh"})
+    gateway.clock.advance(s=60)
+
+    again = gateway.submit(cache={"mode": "refresh"})
+
+    assert isinstance(again, Accepted)
+    assert again.job.job_id == first.job_id
+    assert again.job.asked_after_epoch_ms == first.created_at_epoch_ms + 60_000
+    assert gateway.world.jobs["acme", first.job_id] == again.job
+
+
+@pytest.mark.parametrize("mode", ["use", "bypass"])
+def test_duplicate_that_is_no_forced_refresh_leaves_the_job_as_it_is(mode: str) -> None:
+    gateway = Gateway()
+    first = gateway.accept(cache={"mode": mode})
+    gateway.clock.advance(s=60)
+
+    gateway.submit(cache={"mode": mode})
+
+    assert gateway.world.jobs["acme", first.job_id] == first
+
+
+def test_forced_refresh_whose_holder_begins_before_it_joins_is_a_job_of_its_own() -> None:
+    class BeginsMeanwhile(InMemoryJobs):
+        def ask_again(self, job: Job, *, asked_after_ms: int) -> Applied | Moved:
+            begun = replace(job, status=JobStatus.PROCESSING, attempts=1, attempts_total=1)
+            gateway.world.jobs[job.tenant, job.job_id] = begun
+            return super().ask_again(job, asked_after_ms=asked_after_ms)
+
+    gateway = Gateway()
+    first = gateway.accept(cache={"mode": "refresh"})
+    gateway.jobs = BeginsMeanwhile(gateway.world, clock=gateway.clock)
+
+    again = gateway.submit(cache={"mode": "refresh"})
+
+    assert isinstance(again, Accepted)
+    assert again.job.job_id != first.job_id
+    assert gateway.world.claims[first.job_key].job_id == again.job.job_id
 
 
 def test_forced_refresh_joins_none_whose_call_has_begun_and_is_joined_itself() -> None:

@@ -118,9 +118,10 @@ class JobStore(Protocol):
     ) -> Submitted | Claimed | CapReached | BudgetSpent:
         """Writes job, claim and counter together.
 
-        The claim must be absent, ended, or that of the job `replacing`, which is known to have
-        ended. The written job's `counter_shard` is the one with room. With `budget`, the job and
-        its `cost_reserved_nanos` are counted in the tenant's day, too.
+        The claim must be absent, ended, or that of the job `replacing`, which has ended, or is open
+        and no answer to this one: it goes on without its claim. The written job's
+        `counter_shard` is the one with room. With `budget`, the job and its `cost_reserved_nanos`
+        are counted in the tenant's day, too.
         """
         ...
 
@@ -211,6 +212,13 @@ class JobStore(Protocol):
 
         False, too, when this was written and the reply was lost: then no message follows the job,
         and the one that it has in the other lane runs it.
+        """
+        ...
+
+    def ask_again(self, job: Job, *, asked_after_ms: int) -> Applied | Moved:
+        """Raises an open job's `asked_after_epoch_ms`, unless it is as high; before any start only.
+
+        Who has read the job before finds that it moved. Moved: it has begun, or ended.
         """
         ...
 

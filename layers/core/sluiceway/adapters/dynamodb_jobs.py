@@ -526,6 +526,36 @@ class DynamoDBJobs:
         )
         return refusal is None
 
+    def ask_again(self, job: Job, *, asked_after_ms: int) -> Applied | Moved:
+        """See JobStore."""
+        # Many may come at once, so it is no transition from the row as it was read. The revision
+        # keeps a worker that read it before from completing the job as it was wanted then.
+        told = self._table.update(
+            Write(
+                self._names.jobs,
+                _job_key(job.tenant, job.job_id),
+                update="SET #asked_after_epoch_ms = :at ADD #revision :one",
+                condition=(
+                    "#status = :queued AND #attempts_total = :none "
+                    "AND (attribute_not_exists(#asked_after_epoch_ms) "
+                    "OR #asked_after_epoch_ms < :at)"
+                ),
+                values={
+                    "at": asked_after_ms,
+                    "one": 1,
+                    "queued": JobStatus.QUEUED.value,
+                    "none": 0,
+                },
+            )
+        )
+        if not isinstance(told, Refusal):
+            return Applied(job_of(told))
+        current = self._seen(told, job)
+        waits = current is not None and current.open and not current.attempts_total
+        if current is None or not waits or (current.asked_after_epoch_ms or 0) < asked_after_ms:
+            return Moved(current)
+        return Applied(current)
+
     def add_callback(self, job: Job, url: str) -> Applied | Moved:
         """See JobStore."""
         refusal = self._table.write(

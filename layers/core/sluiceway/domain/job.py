@@ -118,8 +118,6 @@ class Job:
     cache_ttl_s: int | None = None
     not_older_than_epoch_ms: int | None = None
     """An entry stored before doesn't answer this job."""
-    asked_after_epoch_ms: int | None = None
-    """Nor does one whose vendor was asked by then."""
     refreshes_for: str | None = None
     """Of a refresh job: the tenant whose entry it is."""
     cost_reserved_nanos: int | None = None
@@ -133,7 +131,9 @@ class Job:
     revision: int = 0
     """Grows by one in each transition."""
 
-    # Raised by a duplicate that is more urgent
+    # Raised by a duplicate: by a forced refresh, and by one that is more urgent
+    asked_after_epoch_ms: int | None = None
+    """Nor does an entry answer this job whose vendor was asked by then."""
     lane: str = "interactive"
 
     # Written at submit, added to by a duplicate, taken away when an address says 410

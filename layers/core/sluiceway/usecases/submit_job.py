@@ -483,11 +483,13 @@ def _claim(job: Job, caps: list[int], budget: DayBudget, submitter: Submitter) -
             return Accepted(outcome.job, deduplicated=False)
         holder = jobs.get(job.tenant, outcome.job_id)
         joined = holder if holder is not None and _joinable(holder, job) else None
+        if joined is not None and job.cache_mode == "refresh":
+            joined = _asked_again(joined, job, jobs=jobs)
         if joined is not None and (told := _tell_too(joined, job, jobs=jobs)):
             told = _hurry(told, job.lane, jobs=jobs, queue=queue, clock=submitter.clock)
             return Accepted(told, deduplicated=True)
         # The holder ended and its claim stayed, or ended in between, or is no answer to this
-        # request: the claim counts as ended.
+        # request: the claim counts as ended. A holder that is open goes on without it.
         replacing = outcome.job_id
     raise StoreBusyError("The job's claim kept changing hands.", retry_after_s=1)
 
@@ -539,6 +541,15 @@ def _joinable(holder: Job, job: Job) -> bool:
     A forced refresh wants what is true now, and a call that has begun may not know it.
     """
     return holder.open and not (job.cache_mode == "refresh" and holder.attempts_total > 0)
+
+
+def _asked_again(holder: Job, job: Job, *, jobs: JobStore) -> Job | None:
+    """The holder, which no call from before this forced refresh answers; None when it has begun.
+
+    Else a job of mode `use` that called between the two submits would complete it.
+    """
+    outcome = jobs.ask_again(holder, asked_after_ms=job.asked_after_epoch_ms or 0)
+    return outcome.job if isinstance(outcome, Applied) else None
 
 
 def _tell_too(holder: Job, job: Job, *, jobs: JobStore) -> Job | None:
