@@ -351,12 +351,12 @@ class Lanes:
 class Simulator:
     """Says what it was told to say, and counts who asked (port VendorClient)."""
 
-    def __init__(self, work: Callable[[], None], tick: Callable[[], int]) -> None:
+    def __init__(self, work: Callable[[], None], moment: Callable[[], Moment]) -> None:
         self._work = work
-        self._tick = tick
+        self._moment = moment
         self.calls: Counter[str] = Counter()
         """By job id."""
-        self.asked: list[tuple[str, int]] = []
+        self.asked: list[tuple[str, Moment]] = []
         """Job id and moment of each call; an answer names its call."""
         self.script: list[str] = []
         """Of OUTCOMES, one for each call; then `default`."""
@@ -369,7 +369,7 @@ class Simulator:
 
     def call(self, call: VendorCall) -> VendorAnswer:
         self.calls[call.idempotency_key] += 1
-        self.asked.append((call.idempotency_key, self._tick()))
+        self.asked.append((call.idempotency_key, self._moment()))
         number = len(self.asked)
         self._work()
         if self.meanwhile:
@@ -431,6 +431,16 @@ class Moment:
     """By the process's clock."""
 
 
+@dataclass(slots=True)
+class Forced:
+    """What is remembered of forced refreshes."""
+
+    asks: dict[JobId, list[Moment]] = field(default_factory=lambda: defaultdict(list))
+    """When those began that were given this job."""
+    replaced: set[JobId] = field(default_factory=set)
+    """Open jobs that lost their claim to a newer one."""
+
+
 class Witness:
     """Cache or state, whose invalidations are remembered as they take effect."""
 
@@ -481,7 +491,7 @@ class Stage:
         self.stores = stores(self.clock)
         self.lanes = Lanes(lambda: self.now_ms)
         self._ticks = 0
-        self.vendor = Simulator(lambda: self.advance(1000), self._tick)
+        self.vendor = Simulator(lambda: self.advance(1000), self._moment)
         self.audit = InMemoryAudit(World())
         self.stream = Stream(self.stores.changes)
         self.told = Told(self.stream)
@@ -517,6 +527,7 @@ class Stage:
         """Attempts whose outcome was written and not final."""
         self._made: dict[JobId, int] = {}
         """The moment that each job was first seen."""
+        self._forced = Forced()
         self._entries: dict[str, CacheEntry] = {}
         self._stored: dict[int, int] = {}
         """The moment that the answer of a call was first seen in an entry."""
@@ -1098,12 +1109,27 @@ class Stage:
         for claim in world.claims.values():
             holder = by_id[claim.job_id]
             assert holder.open or holder.unsettled, f"claim of an ended job: {self.picture()}"
-        for job in world.jobs.values():
+        for key, job in world.jobs.items():
             lasts = self.clock.now_ms() < job.deadline_epoch_ms + CLAIM_OUTLIVES_DEADLINE_MS
-            if job.open and job.redrives == 0 and lasts:
-                claim = world.claims.get(job.job_key)  # type: ignore[assignment]
-                assert claim is not None, f"an open job has no claim: {self.picture()}"
-                assert claim.job_id == job.job_id, f"another's claim: {self.picture()}"
+            if not (job.open and job.redrives == 0 and lasts) or key in self._forced.replaced:
+                continue
+            taken = world.claims.get(job.job_key)
+            if taken is None or taken.job_id != job.job_id:
+                self._check_replaced(job, by_id[taken.job_id] if taken else None, world)
+                self._forced.replaced.add(key)
+
+    def _check_replaced(self, job: Job, holder: Job | None, world: World) -> None:
+        """An open job lost its claim: a forced refresh that had begun, to one that came later."""
+        equal = [one for one in world.jobs.values() if one.job_key == job.job_key]
+        forced = job.cache_mode == "refresh" and not job.refresh
+        assert forced, f"an open job has no claim: {self.picture()}"
+        assert len(equal) > 1, f"nobody replaced it: {self.picture()}"
+        if not self._sees_all:  # the other may have ended, and this one may be parked, since
+            return
+        assert job.attempts_total > 0, f"replaced before it began: {self.picture()}"
+        assert holder is not None, f"nobody has its claim: {self.picture()}"
+        newest = max(equal, key=lambda one: self._made[key_of(one)])
+        assert holder is newest, f"an older one's claim: {self.picture()}"
 
     def _check_refresh(self, before: Job | None, job: Job, world: World) -> None:
         """Nobody's job: it is never given up on, redriven, cancelled or told of."""
@@ -1191,7 +1217,7 @@ class Stage:
         gone = self._invalidated.get(f"key:{entry.cache_key}")
         return (
             gone is None
-            or self.vendor.asked[call_of(entry.vendor_request_id)][1] > gone.tick
+            or self.vendor.asked[call_of(entry.vendor_request_id)][1].tick > gone.tick
             or writer.created_at_epoch_ms > gone.clock_ms
         )
 
@@ -1212,9 +1238,9 @@ class Stage:
         assert begun.clock_ms < until_ms, f"too old: {hit} {self.picture()}"
         job_id, asked = self.vendor.asked[call_of(entry.vendor_request_id)]
         writer = next(job for job in world.jobs.values() if job.job_id == job_id)
-        before_it = self._gone(f"key:{entry.cache_key}", begun) < asked
+        before_it = self._gone(f"key:{entry.cache_key}", begun) < asked.tick
         assert before_it or self._valid(entry, writer), f"invalid: {hit} {self.picture()}"
-        assert self._gone(f"model:{entry.model}", begun) < asked, f"invalid: {self.picture()}"
+        assert self._gone(f"model:{entry.model}", begun) < asked.tick, f"invalid: {self.picture()}"
         now = world.entries.get(entry.cache_key)
         same = now is not None and now.stored_at_epoch_ms == entry.stored_at_epoch_ms
         if same and hit.freshness is Freshness.STALE and mode == "use" and hit.refresh is None:
@@ -1230,6 +1256,8 @@ class Stage:
         if mode == "use" and job.cache_key in tombstones:
             gone = self._gone(f"key:{job.cache_key}", begun)
             assert gone < made, f"joined a job from before: {self.picture()}"
+        if mode == "refresh":
+            self._forced.asks[key_of(job)].append(begun)
 
     def check_end(self) -> None:
         """What holds when all is quiet."""
@@ -1276,7 +1304,11 @@ class Stage:
         self._check_age(job)
 
     def _check_age(self, job: Job) -> None:
-        """Who wants no older answer has none; who goes past the cache has his own."""
+        """Who wants no older answer has none; who goes past the cache has his own.
+
+        An answer is from after a forced refresh by the order of all that happened, or at least by
+        the clocks of the two machines.
+        """
         call, made = call_of(job.vendor_request_id), self._made[key_of(job)]
         caller, asked = self.vendor.asked[call]
         if job.result_source == "vendor" or job.cache_mode == "bypass":
@@ -1284,7 +1316,11 @@ class Stage:
         elif self._sees_all and job.refresh:
             assert self._stored[call] > made, f"nothing was renewed: {self.picture()}"
         elif self._sees_all and job.cache_mode == "refresh":
-            assert asked > made, f"the refresh was swallowed: {self.picture()}"
+            after = asked.tick > made or asked.clock_ms > job.created_at_epoch_ms
+            assert after, f"the refresh was swallowed: {self.picture()}"
+        for wanted in self._forced.asks[key_of(job)]:
+            after = asked.tick > wanted.tick or asked.clock_ms > wanted.clock_ms
+            assert after, f"a refresh that joined was swallowed: {self.picture()}"
 
     def job(self, key: JobId) -> Job:
         found = self.stores.jobs.get(*key)

@@ -664,6 +664,55 @@ def forced_while_used(stage: Stage) -> None:
     renewed(stage)
 
 
+def forced_and_joined_while_used(stage: Stage) -> None:
+    """The second joins the first: the answer that would do for the first won't for both."""
+    stage.surely_submit()
+    stage.surely_submit(mode="refresh")
+    stage.advance(10)
+
+    def join() -> None:
+        stage.advance(10)
+        submit_and_deliver(stage, mode="refresh")
+
+    stage.vendor.meanwhile.append(join)
+    stage.drain()
+    renewed(stage)
+
+
+def forced_while_forced(stage: Stage) -> None:
+    """The second takes the claim of the first, which has begun, and the third joins the second."""
+    stage.surely_submit(mode="refresh")
+
+    def others() -> None:
+        with stage.breaker.unnumbered():
+            stage.surely_submit(mode="refresh")
+        submit_and_deliver(stage, mode="refresh")
+
+    stage.vendor.meanwhile.append(others)
+    stage.drain()
+    renewed(stage)
+
+
+def forced_while_forced_and_redriven(stage: Stage) -> None:
+    """The first fails, and is redriven while the second, which has its claim, waits."""
+    stage.vendor.script += ["refused", "later"]
+    first = key_of(stage.surely_submit(mode="refresh"))
+    stage.vendor.meanwhile.append(lambda: submit_and_deliver(stage, mode="refresh"))
+    while not (stage.quiet or any(dead.job == first for dead in stage.lanes.dead.values())):
+        stage.step()
+    stage.surely_redrive(first)
+    stage.drain()
+
+
+def forced_by_a_clock_behind(stage: Stage) -> None:
+    """By the clocks the call that was over had yet to come."""
+    stage.surely_submit()
+    stage.drain()
+    stage.skew(-5_000)
+    stage.surely_submit(mode="refresh")
+    stage.drain()
+
+
 def past_the_cache_while_used(stage: Stage) -> None:
     """Neither waits for the lease of the other, and neither stores anything."""
     stage.surely_submit()
@@ -940,6 +989,12 @@ SCENARIOS: dict[str, Scenario] = {
         expired_while_refreshed_in_vain, ENDED | DEAD, calls=3, pairs=NONE
     ),
     "forced_while_used": Scenario(forced_while_used, calls=2),
+    "forced_and_joined_while_used": Scenario(forced_and_joined_while_used, calls=2, pairs=NONE),
+    "forced_while_forced": Scenario(forced_while_forced, calls=2),
+    "forced_while_forced_and_redriven": Scenario(
+        forced_while_forced_and_redriven, COMPLETED | DEAD, calls=3, pairs=NONE
+    ),
+    "forced_by_a_clock_behind": Scenario(forced_by_a_clock_behind, calls=1, pairs=NONE),
     "past_the_cache_while_used": Scenario(past_the_cache_while_used, calls=3),
     "invalidated_while_used": Scenario(invalidated_while_used, calls=2, pairs=INVALIDATE_AND_RUN),
     "invalidated_while_refreshed": Scenario(invalidated_while_refreshed, calls=3, pairs=NONE),
@@ -960,6 +1015,7 @@ ON_MOTO = {name for name, one in SCENARIOS.items() if one.pairs in {PUBLISH, OPE
     *(name for name in SCENARIOS if name.startswith("refresh") and "unsettled" not in name),
     *("two_readers", "two_tenants_read", "stale_read_while_forced", "forced_while_refreshed"),
     *("expired_while_refreshed", "forced_while_used", "past_the_cache_while_used"),
+    *("forced_and_joined_while_used", "forced_while_forced", "forced_while_forced_and_redriven"),
     *("invalidated_while_used", "invalidated_while_refreshed"),
     "model_invalidated_while_refreshed",
     "deadline_and_redriven_without_a_message",
