@@ -72,10 +72,11 @@ class Send:
     """Send this, and give back the httpx.Response, or the httpx.RequestError."""
 
     method: str
-    url: str
+    url: str = field(repr=False)
+    """Perhaps a signed one: neither it nor the key nor an input is in a repr."""
     params: Mapping[str, str] = field(default_factory=dict)
-    headers: Mapping[str, str] = field(default_factory=dict)
-    content: bytes | None = None
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    content: bytes | None = field(default=None, repr=False)
     read_s: float = 30.0
     """For how long the server may be silent."""
     connect_s: float = 30.0
@@ -244,6 +245,10 @@ class Calls:
             return job.result
         if job.result_url is None:
             raise NoResultError(job)
+        try:
+            httpx.URL(job.result_url)
+        except httpx.InvalidURL as error:
+            raise BadReplyError(f"the result_url of {job.id} is no address") from error
         reply = yield from self._tried(
             Send(
                 "GET",
@@ -311,14 +316,26 @@ class Calls:
     # -------------------------------------------------------------------------------- webhooks
 
     def create_webhook(
-        self, url: str, *, events: Sequence[str] | None, description: str | None
+        self,
+        url: str,
+        *,
+        events: Sequence[str] | None,
+        description: str | None,
+        idempotency_key: str | None,
     ) -> Steps[Webhook]:
         body = {
             "url": url,
             "events": None if events is None else list(events),
             "description": description,
         }
-        return self._read_call(Webhook, "POST", "webhooks", body=_given(body))
+        reply = yield from self._call(
+            "POST",
+            "webhooks",
+            body=_given(body),
+            headers=_idempotency(idempotency_key),
+            repeat=True,
+        )
+        return _read(reply, Webhook.read)
 
     def webhooks(self) -> Steps[list[Webhook]]:
         reply = yield from self._call("GET", "webhooks")
@@ -372,13 +389,7 @@ class Calls:
     def _pages(self, path: str, kind: type[Read], **params: Any) -> PageAfter[Read]:
         def page_after(after: str | None) -> Steps[Page[Read]]:
             reply = yield from self._call("GET", path, params=_texts({**params, "after": after}))
-            return _read(
-                reply,
-                lambda body: Page(
-                    tuple(kind.read(one) for one in body["data"]),
-                    body.get("last_id") if body.get("has_more") else None,
-                ),
-            )
+            return _read(reply, lambda body: _page(body, kind))
 
         return page_after
 
@@ -507,15 +518,21 @@ def _check_completed(job: Job) -> None:
 def _json_or_none(reply: httpx.Response) -> Any:
     try:
         return reply.json()
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
+
+
+_NOT_OF_THE_FORM = (
+    *(ValueError, TypeError, LookupError, AttributeError, ArithmeticError),
+    RecursionError,  # JSON that is nested too deep
+)
 
 
 def _read(reply: httpx.Response, read: Callable[[Any], T]) -> T:
     """What the reply says. Raises BadReplyError for one that isn't of this API."""
     try:
         return read(reply.json())
-    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
+    except _NOT_OF_THE_FORM as error:
         raise BadReplyError(
             f"the reply with status {reply.status_code} is not of the form that was expected: "
             "check base_url, and what stands between"
@@ -528,6 +545,13 @@ def _job(reply: httpx.Response) -> Job:
 
 def _batch(reply: httpx.Response) -> Batch:
     return _read(reply, lambda body: Batch.read(body, retry_after_s=retry_after_s(reply.headers)))
+
+
+def _page(body: Any, kind: type[Read]) -> Page[Read]:
+    after = body.get("last_id") if body.get("has_more") else None
+    if not isinstance(after, str | None):
+        raise TypeError("last_id is no text")
+    return Page(tuple(kind.read(one) for one in body["data"]), after)
 
 
 def _list(reply: httpx.Response, kind: type[Read]) -> list[Read]:

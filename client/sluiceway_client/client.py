@@ -208,10 +208,22 @@ class Client:
     # -------------------------------------------------------------------------------- webhooks
 
     def create_webhook(
-        self, url: str, *, events: Sequence[str] | None = None, description: str | None = None
+        self,
+        url: str,
+        *,
+        events: Sequence[str] | None = None,
+        description: str | None = None,
+        idempotency_key: str | None = None,
     ) -> Webhook:
-        """The webhook with its secret, which is shown this once. `events`: all without it."""
-        return self._run(self._calls.create_webhook(url, events=events, description=description))
+        """The webhook with its secret, which is shown this once. `events`: all without it.
+
+        `idempotency_key` as in `submit`: with the same one it is made once, and told again.
+        """
+        return self._run(
+            self._calls.create_webhook(
+                url, events=events, description=description, idempotency_key=idempotency_key
+            )
+        )
 
     def webhooks(self) -> list[Webhook]:
         """This tenant's webhooks."""
@@ -412,11 +424,18 @@ class AsyncClient:
     # -------------------------------------------------------------------------------- webhooks
 
     async def create_webhook(
-        self, url: str, *, events: Sequence[str] | None = None, description: str | None = None
+        self,
+        url: str,
+        *,
+        events: Sequence[str] | None = None,
+        description: str | None = None,
+        idempotency_key: str | None = None,
     ) -> Webhook:
         """See Client."""
         return await self._run(
-            self._calls.create_webhook(url, events=events, description=description)
+            self._calls.create_webhook(
+                url, events=events, description=description, idempotency_key=idempotency_key
+            )
         )
 
     async def webhooks(self) -> list[Webhook]:

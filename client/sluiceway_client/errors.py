@@ -51,7 +51,8 @@ class ApiError(SluicewayError):
         faults = "; ".join(f"{one.get('field')}: {one.get('message')}" for one in self.errors)
         later = f"Try again in {self.retry_after_s:g} s." if self.retry_after_s else ""
         request = f"[request {self.request_id}]" if self.request_id else ""
-        parts = (self.detail, faults, later or self.advice, request)
+        ours = not self.code.startswith("http_")
+        parts = (self.detail, faults, later or (self.advice if ours else ""), request)
         return f"{self.code} ({self.status}): " + " ".join(part for part in parts if part)
 
 
@@ -125,6 +126,7 @@ _BY_CODE: Mapping[str, type[ApiError]] = {
     "cache_miss": CacheMissError,
     "method_not_allowed": InvalidRequestError,
     "not_cancellable": ConflictError,
+    "job_cancelled": ConflictError,
     "idempotency_in_progress": ConflictError,
     "idempotency_key_reused": ConflictError,
     "result_expired": ResultExpiredError,
@@ -137,6 +139,7 @@ _BY_CODE: Mapping[str, type[ApiError]] = {
     "internal": UnavailableError,
     "degraded": UnavailableError,
     "queue_full": UnavailableError,
+    "still_running": UnavailableError,
 }
 
 _BY_STATUS: Mapping[int, type[ApiError]] = {
@@ -153,18 +156,25 @@ _BY_STATUS: Mapping[int, type[ApiError]] = {
 RETRYABLE_STATUS = frozenset({429, 502, 503, 504})
 
 
+_NOT_OURS = (
+    "a reply without a code is none of this API's own: check base_url, which ends in the stage, "
+    "and what stands between."
+)
+
+
 def api_error(status: int, headers: Mapping[str, str], body: Any) -> ApiError:
     """The error that a reply means. `body`: its JSON value, None when it has none."""
     problem = body if isinstance(body, dict) else {}
     code = problem.get("code")
     if not isinstance(code, str) or not code:
-        code = f"http_{status}"
+        # Nothing of the problem is believed: what answers without a code isn't this API.
+        problem, code = {"detail": _NOT_OURS}, f"http_{status}"
     kind = _BY_CODE.get(code) or _BY_STATUS.get(status) or _by_class(status)
     faults = problem.get("errors")
     return kind(
         code,
         status,
-        str(problem.get("detail") or "a reply without a code, perhaps not the API's own"),
+        str(problem.get("detail") or ""),
         retryable=(
             problem.get("retryable") is True
             or status in RETRYABLE_STATUS

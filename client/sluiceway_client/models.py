@@ -81,7 +81,7 @@ class Readable:
 
 
 def _value(hint: Any, value: Any) -> Any:
-    """The JSON value as the type says. Texts, numbers and objects are taken as they are."""
+    """The JSON value as the type says. Raises TypeError for one of another type."""
     parts = get_args(hint)
     if NoneType in parts:
         hint = next(part for part in parts if part is not NoneType)
@@ -89,7 +89,21 @@ def _value(hint: Any, value: Any) -> Any:
         return tuple(_value(get_args(hint)[0], one) for one in value)
     if hint in {datetime, Day}:
         return hint.fromisoformat(value)
-    return hint.read(value) if isinstance(hint, type) and issubclass(hint, Readable) else value
+    if isinstance(hint, type) and issubclass(hint, Readable):
+        return hint.read(value)
+    if not isinstance(value, _JSON_TYPES.get(get_origin(hint) or hint, object)):
+        raise TypeError("the value is of another type")
+    return value
+
+
+_JSON_TYPES: Mapping[Any, Any] = {
+    str: str,
+    bool: bool,
+    int: int | float,
+    float: int | float,
+    Mapping: dict,
+}
+"""What a member of a type is in JSON, which has one kind of number. Not in it: anything."""
 
 
 # ------------------------------------------------------------------------------------ jobs
@@ -143,6 +157,10 @@ class JobError(Readable):
     message: str = ""
     retryable: bool = False
     at: datetime | None = None
+    errors: tuple[Mapping[str, str], ...] = ()
+    """Of a refusal: one `{"field", "message"}` for each wrong member."""
+    retry_after_s: float | None = None
+    """Of a refusal that may pass: in how many seconds."""
 
     @classmethod
     def read(cls, body: Mapping[str, Any], **more: Any) -> Self:
@@ -309,6 +327,9 @@ class Webhook(Readable):
     description: str | None = None
     status: str = "enabled"
     """`enabled` or `disabled`."""
+    disabled_reason: str | None = None
+    """`gone`: it answered 410."""
+    disabled_at: datetime | None = None
     created_at: datetime | None = None
     secret: str | None = field(default=None, repr=False)
     """For `verify_webhook`; shown when the webhook is made or its secret rotated, not again."""
@@ -324,11 +345,15 @@ class Delivery(Readable):
     status: str
     """`pending`, `delivered` or `failed`."""
     job_id: str | None = None
+    """None of a test."""
+    url: str | None = None
+    """Of a job's `callback_url`; else the webhook has it."""
     attempts: int = 0
     http_status: int | None = None
     """Of the last attempt."""
     error: str | None = None
     created_at: datetime | None = None
+    first_attempt_at: datetime | None = None
     last_attempt_at: datetime | None = None
 
 

@@ -22,6 +22,7 @@ from sluiceway_client import (
     WaitTimeoutError,
     calls,
 )
+from sluiceway_client.calls import Send
 
 from tests.client.server import KEY, NOW, URL, Server, job, ok, problem
 
@@ -270,6 +271,14 @@ def test_members_of_a_newer_server_are_ignored(client_of: Callable[..., Any]) ->
         httpx.Response(200, json=job(created_at="soon")),
         httpx.Response(200, json=job(usage=[1])),
         httpx.Response(200, content=b"\xff\xfe"),
+        httpx.Response(200, content=b'{"a":' * 100_000),
+        httpx.Response(204),
+        httpx.Response(200, json=job(status={})),
+        httpx.Response(200, json=job(id=7)),
+        httpx.Response(200, json=job(deduplicated="yes")),
+        httpx.Response(200, json=job(metadata=["order"])),
+        httpx.Response(200, json=job(result={"text": ["Hello."]})),
+        httpx.Response(200, json=job(result=None, result_url=7)),
     ],
 )
 def test_reply_of_something_else_is_no_job(
@@ -277,6 +286,40 @@ def test_reply_of_something_else_is_no_job(
 ) -> None:
     with pytest.raises(BadReplyError):
         client_of(Server(reply)).get("job_1")
+
+
+def test_error_that_is_nested_too_deep_is_one_without_a_code(
+    client_of: Callable[..., Any],
+) -> None:
+    with pytest.raises(UnavailableError, match="http_500"):
+        client_of(Server(httpx.Response(500, content=b"[" * 100_000))).get("job_1")
+
+
+def test_cursor_of_something_else_is_none(client_of: Callable[..., Any]) -> None:
+    page = a_list(job(), has_more=True) | {"last_id": ["job_1"]}
+
+    with pytest.raises(BadReplyError):
+        client_of(Server(ok(page))).jobs()
+
+
+def test_result_at_no_address_is_not_fetched(client_of: Callable[..., Any]) -> None:
+    server = Server(ok(job(result=None, result_url="https://bucket:port/")))
+
+    with pytest.raises(BadReplyError, match="result_url of job_1"):
+        client_of(server).result("job_1")
+
+    assert len(server.requests) == 1
+
+
+def test_repr_of_a_step_holds_neither_key_nor_input_nor_address() -> None:
+    """It is a local variable, which some tools put into the logs of errors."""
+    send = Send("GET", LINK, headers={"authorization": f"Bearer {KEY}"}, content=b"a prompt")
+
+    told = repr(send)
+
+    assert KEY not in told
+    assert "prompt" not in told
+    assert "Signature" not in told
 
 
 def test_repr_of_a_job_holds_neither_its_text_nor_its_address(

@@ -48,6 +48,8 @@ JSON = st.recursive(
         (429, "rate_limited", RateLimitedError),
         (429, "quota_exceeded", QuotaExceededError),
         (503, "queue_full", UnavailableError),
+        (504, "still_running", UnavailableError),
+        (409, "job_cancelled", ConflictError),
     ],
 )
 def test_error_is_of_the_class_of_its_code(status: int, code: str, kind: type[ApiError]) -> None:
@@ -105,6 +107,15 @@ def test_text_says_what_is_wrong_and_what_to_do() -> None:
     )
     assert str(api_error(429, {"retry-after": "7"}, {"code": "rate_limited", "detail": "No."})) == (
         "rate_limited (429): No. Try again in 7 s."
+    )
+
+
+def test_refusal_by_something_else_says_what_to_check_and_gives_no_advice_on_keys() -> None:
+    text = str(api_error(403, {}, {"message": "Missing Authentication Token"}))
+
+    assert text == (
+        "http_403 (403): a reply without a code is none of this API's own: check base_url, which "
+        "ends in the stage, and what stands between."
     )
 
 

@@ -92,7 +92,6 @@ def test_calls_that_may_be_repeated_are(
 @pytest.mark.parametrize(
     "call",
     [
-        lambda client: client.create_webhook("https://hooks.example/"),
         lambda client: client.delete_webhook("whk_1"),
         lambda client: client.rotate_webhook("whk_1"),
         lambda client: client.test_webhook("whk_1"),
@@ -108,6 +107,17 @@ def test_calls_that_would_do_it_twice_are_not_repeated(
         call(client_of(server))
 
     assert len(server.requests) == 1
+
+
+def test_webhook_is_made_once_though_it_is_asked_for_again(client_of: Callable[..., Any]) -> None:
+    server = Server(LOST, ok({"id": "whk_1", "secret": "whsec_x"}, 201))
+
+    made = client_of(server).create_webhook("https://hooks.example/")
+
+    first, second = server.headers("idempotency-key")
+    assert first
+    assert first == second
+    assert made.secret == "whsec_x"
 
 
 def test_failure_is_raised_when_the_tries_are_used_up(client_of: Callable[..., Any]) -> None:
