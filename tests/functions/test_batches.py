@@ -454,7 +454,7 @@ def test_repeated_custom_id_is_told_by_its_place(stage: Stage) -> None:
     answer = post(stage, [an_item("SECRET"), an_item("b"), an_item("SECRET", "another")])
 
     assert answer.body["errors"] == [
-        {"field": "jobs", "message": "Value error, 2 has the custom_id of 0"}
+        {"field": "jobs", "message": "2 has the custom_id of 0"}
     ]
 
 

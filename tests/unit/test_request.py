@@ -286,6 +286,36 @@ def test_request_names_every_wrong_member_at_once() -> None:
 
 
 @pytest.mark.parametrize(
+    ("members", "told"),
+    [
+        (
+            {"temperature": 1},
+            {
+                "field": "temperature",
+                "message": "There is no such member; what is meant for the model goes into options",
+            },
+        ),
+        ({"cache": {"ttl": 1}}, {"field": "cache.ttl", "message": "There is no such member"}),
+        ({"input": [1]}, {"field": "input", "message": "Input should be an object"}),
+        (
+            {"callback_url": "ftp://x"},
+            {
+                "field": "callback_url",
+                "message": "is no plain http(s) URL without user, password and fragment",
+            },
+        ),
+    ],
+)
+def test_request_errors_say_what_to_do_in_words_of_json(
+    members: dict[str, Any], told: dict[str, str]
+) -> None:
+    with pytest.raises(ValidationFailedError) as caught:
+        submit(**members)
+
+    assert caught.value.errors == (told,)
+
+
+@pytest.mark.parametrize(
     "members",
     [
         {"model": ["hunter2"]},

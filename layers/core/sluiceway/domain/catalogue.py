@@ -149,7 +149,9 @@ class Catalogue(_Strict):
         try:
             return self.models[name]
         except KeyError:
-            raise ModelNotFoundError("There is no model of this name.") from None
+            raise ModelNotFoundError(
+                "There is no model of this name; GET /models lists them."
+            ) from None
 
     def vendor_of(self, model: Model) -> Vendor:
         """The model's vendor, which `parse` has made sure of."""

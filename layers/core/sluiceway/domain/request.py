@@ -1,7 +1,7 @@
 """The bodies of requests: their schemas, and what they may not hold."""
 
 from itertools import islice
-from typing import Annotated, Any, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar, get_args
 
 from pydantic import (
     BaseModel,
@@ -23,6 +23,9 @@ from sluiceway.domain.errors import PayloadTooLargeError, ValidationFailedError
 from sluiceway.domain.ids import NAME_PATTERN
 from sluiceway.domain.keys import CACHE_KEY_PATTERN
 from sluiceway.domain.webhook import MAX_URL_CHARACTERS, callback_of
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
 
 MAX_BODY_BYTES = 1024 * 1024
 """Of the decoded body."""
@@ -65,6 +68,8 @@ ShortText = Annotated[str, StringConstraints(min_length=1, max_length=64)]
 class Strict(BaseModel):
     """A schema that guesses nothing: no other types, no unknown members."""
 
+    no_such_member: ClassVar[str] = "There is no such member"
+
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
 
@@ -106,6 +111,8 @@ class CacheRequest(Strict):
 
 class SubmitRequest(Strict):
     """What a partner asks for."""
+
+    no_such_member = "There is no such member; what is meant for the model goes into options"
 
     model: ShortText
     """A name of the catalogue."""
@@ -297,13 +304,29 @@ def validated(schema: type[_Request], value: Any, *, local: bool = False) -> _Re
         return schema.model_validate(value, context={"local": local})
     except ValidationError as error:
         faults = tuple(
-            {"field": _path(fault["loc"]), "message": fault["msg"]}
+            {"field": _path(fault["loc"]), "message": _message(schema, fault)}
             for fault in islice(
                 error.errors(include_url=False, include_context=False, include_input=False),
                 MAX_FAULTS_TOLD,
             )
         )
         raise ValidationFailedError("The body doesn't fit the schema.", errors=faults) from None
+
+
+_PLAINER = {
+    "missing": "This member is required",
+    "model_type": "Input should be an object",
+    "dict_type": "Input should be an object",
+    "list_type": "Input should be an array",
+    "string_type": "Input should be a string",
+}
+"""Where pydantic speaks of Python."""
+
+
+def _message(schema: type[Strict], fault: "ErrorDetails") -> str:
+    if fault["type"] == "extra_forbidden":
+        return (schema if len(fault["loc"]) == 1 else Strict).no_such_member
+    return _PLAINER.get(fault["type"], fault["msg"].removeprefix("Value error, "))
 
 
 def _path(location: tuple[int | str, ...]) -> str:
