@@ -414,6 +414,7 @@ def test_same_webhook_is_sent_again(stage: Stage, url: str) -> None:
     assert answer.status == 202
     assert (answer.body["id"], answer.body["status"]) == (sent.delivery_id, "pending")
     assert answer.body["url"] == (url or None)
+    assert (answer.body["attempts"], answer.body["http_status"]) == (1, 500)  # up to now
     assert stage.webhooks.taken == [sent]
 
 

@@ -370,12 +370,13 @@ def target_of(url: str, *, local: bool) -> Target:
 
 
 def callback_of(url: str, *, local: bool) -> str:
-    """The URL with scheme and host in lower case, so that one address is one callback of a job.
+    """The URL in one form, so that one address is one callback of a job and told once.
 
+    Scheme and host are in lower case, the scheme's own port is left out, and there is a path.
     Raises ValueError as `target_of` does.
     """
-    target_of(url, local=local)
-    return re.sub(r"^[^/]+//[^/?]+", lambda found: found[0].lower(), url)
+    target = target_of(url, local=local)
+    return f"{target.scheme}://{target.authority}{target.path}"
 
 
 # IANA's special-purpose registries (RFC 6890 and its updates), with multicast. Written out, since

@@ -1,7 +1,7 @@
 """Webhook endpoints: a partner registers, rotates, tests, looks back, and sends again."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sluiceway.domain.endpoint import (
     Endpoint,
@@ -22,8 +22,8 @@ from sluiceway.domain.errors import (
 from sluiceway.domain.ids import RANDOM_BYTES
 from sluiceway.domain.webhook import (
     EVENT_ID_BYTES,
-    Delivery,
     DeliveryRecord,
+    DeliveryStatus,
     a_test,
     is_delivery_id,
 )
@@ -101,7 +101,7 @@ def queue_test(
         now_ms=registrar.clock.now_ms(),
         randomness=registrar.randomness(EVENT_ID_BYTES),
     )
-    return _queued(delivery, registrar)
+    return _queued(DeliveryRecord(delivery), registrar)
 
 
 def list_deliveries(
@@ -136,13 +136,13 @@ def redeliver_webhook(
         raise DeliveryNotFoundError("There is no such delivery, or not any more.")
     if endpoint.disabled and not found.delivery.is_test:
         raise ValidationFailedError("The webhook is disabled; a test that succeeds enables it.")
-    return _queued(found.delivery, registrar)
+    return _queued(replace(found, status=DeliveryStatus.PENDING), registrar)
 
 
-def _queued(delivery: Delivery, registrar: Registrar) -> DeliveryRecord:
-    if registrar.webhooks.send([delivery]):
+def _queued(record: DeliveryRecord, registrar: Registrar) -> DeliveryRecord:
+    if registrar.webhooks.send([record.delivery]):
         raise StoreBusyError("The webhook queue doesn't take it now.", retry_after_s=1)
-    return DeliveryRecord(delivery)
+    return record
 
 
 def _master(registrar: Registrar) -> bytes:
