@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from sluiceway.domain.webhook import JobEvent
 from sluiceway_local import deploy, emulator, stack
 from standardwebhooks.webhooks import Webhook
 
@@ -127,6 +128,19 @@ def test_python_snippet_runs_and_prints(text: str, local: LocalStack, tmp_path: 
 
     assert printed.strip()
     assert "None" not in printed
+
+
+def test_webhook_on_the_page_is_one_of_ours() -> None:
+    (text,) = [text for language, text in BLOCKS if language == "json" and '"data"' in text]
+    event = JobEvent(
+        **dict.fromkeys(("tenant", "job_id", "model", "lane", "request_id", "correlation_id"), "x"),
+        **dict.fromkeys(("at_epoch_ms", "created_at_epoch_ms", "attempts", "redrives"), 1),
+        **dict.fromkeys(("started_at_epoch_ms", "completed_at_epoch_ms"), 1),
+        **dict.fromkeys(("input_tokens", "output_tokens", "cost_nanos", "saved_nanos"), 1),
+        status="completed",
+    )
+
+    assert shape(json.loads(text)) == shape(json.loads(event.webhook_body()))
 
 
 def test_receiver_takes_our_webhooks_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
