@@ -1585,6 +1585,19 @@ def test_dry_run_says_what_a_submit_would_get_and_does_nothing(stage: Stage) -> 
     assert (job.job_key, job.cache_key) == (answer.body["job_key"], answer.body["cache_key"])
 
 
+def test_answer_of_absurd_length_is_estimated_and_refused_by_what_it_may_cost(
+    stage: Stage,
+) -> None:
+    absurd = {"model": "demo-chat", "input": "hello", "options": {"max_tokens": 1.7e308}}
+
+    estimated = stage.post(absurd, query={"dry_run": "true"})
+    refused = stage.post(absurd | {"max_cost": 5})
+
+    assert estimated.status == 200
+    assert (refused.status, refused.body["code"]) == (422, "cost_limit")
+    assert len(refused.body["detail"]) < 100
+
+
 def test_dry_run_that_is_false_is_a_submit(stage: Stage) -> None:
     assert ask(stage, "false").status == 202
 

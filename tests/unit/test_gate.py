@@ -15,6 +15,7 @@ from sluiceway.domain.gate import (
     ANSWER_TOKENS,
     FURTHEST_SLOT_MS,
     LOWEST_RATE_PERMILLE,
+    MOST_ANSWER_TOKENS,
     NEARS_IN_MS,
     OPEN_AFTER_FAILURES,
     OUTAGE_FIRST_MS,
@@ -486,6 +487,8 @@ def test_estimate_is_a_quarter_of_the_bytes_and_the_answer_that_is_allowed(name:
         ({"max_tokens": 5_000.0}, 5_000),
         ({"max_tokens": 0.5}, 1),
         ({"max_tokens": 1, "max_completion_tokens": 5_000}, 5_000),
+        ({"max_tokens": 1.7e308}, MOST_ANSWER_TOKENS),
+        ({"max_tokens": 10**99}, MOST_ANSWER_TOKENS),
     ],
     ids=str,
 )

@@ -72,6 +72,11 @@ def test_parse_refuses_integers_of_absurd_length(digits: int, sign: str) -> None
         strict_json.parse(f'{{"seed":{sign}{"9" * digits}}}'.encode())
 
 
+@pytest.mark.parametrize("number", [10**100 - 1, 1 - 10**100], ids=["positive", "negative"])
+def test_parse_takes_a_hundred_digits_whatever_the_sign(number: int) -> None:
+    assert strict_json.parse(str(number).encode()) == number
+
+
 def test_parse_keeps_integers_beyond_a_double_exact() -> None:
     read = strict_json.parse(b"[9007199254740993, 9007199254740992]")
 

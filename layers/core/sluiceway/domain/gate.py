@@ -58,6 +58,9 @@ OUTAGE_LONGEST_MS = 5 * 60_000
 ANSWER_TOKENS = 1_000
 """Of an answer whose length the request leaves open."""
 
+MOST_ANSWER_TOKENS = 1_000_000_000
+"""More than any answer has; a bound on numbers that are multiplied, and told to partners."""
+
 SHARD_PER_MINUTE = 30_000
 """Takes of one row: a partition of DynamoDB takes 1,000 writes a second."""
 
@@ -325,7 +328,7 @@ def estimated_tokens(body: bytes) -> tuple[int, int]:
     asked = (options.get(name) for name in ("max_tokens", "max_completion_tokens"))
     allowed = max(
         (
-            math.ceil(value)
+            math.ceil(min(value, MOST_ANSWER_TOKENS))
             for value in asked
             if isinstance(value, int | float) and not isinstance(value, bool) and value > 0
         ),

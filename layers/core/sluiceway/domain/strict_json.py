@@ -70,7 +70,7 @@ def _refuse_constant(name: str) -> Any:
 
 
 def _bounded_int(digits: str) -> int:
-    if len(digits) > MAX_INTEGER_DIGITS:
+    if len(digits.removeprefix("-")) > MAX_INTEGER_DIGITS:
         raise InvalidRequestError(f"The body holds a number of over {MAX_INTEGER_DIGITS} digits.")
     return int(digits)
 
