@@ -112,6 +112,22 @@ def test_replay_of_a_hit_is_the_entry(stage: Stage) -> None:
     assert replayed(second)
 
 
+def test_replay_of_a_hit_whose_entry_is_gone_is_answered_anew(stage: Stage) -> None:
+    stage.run_job(stage.submit().body["id"])
+    assert post(stage).body["id"].startswith("hit_")
+    stage.world.entries.clear()
+
+    again = post(stage)
+    at_once = post(stage)
+    stage.run_job(again.body["id"])
+    later = post(stage)
+
+    assert (again.status, again.body["status"], again.body["deduplicated"]) == (202, "queued", False)
+    assert not replayed(again)
+    assert (at_once.body["id"], at_once.body["deduplicated"]) == (again.body["id"], True)
+    assert (later.status, later.body["status"]) == (200, "completed")
+
+
 def test_members_in_another_order_are_the_same_body(stage: Stage) -> None:
     first = post(stage)
 

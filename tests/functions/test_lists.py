@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from sluiceway.http import MAX_REPLY_BYTES
 
 from tests.functions.stage import request
 
@@ -54,6 +56,23 @@ def test_pages_follow_each_other(stage: Stage) -> None:
 
     assert [job["id"] for page in (first, second, third) for job in page["data"]] == ids[::-1]
     assert [page["has_more"] for page in (first, second, third)] == [True, True, False]
+
+
+def test_page_that_lambda_could_not_return_is_shorter_and_goes_on(stage: Stage) -> None:
+    bulky = {f"{number:02}{chr(0) * 62}": chr(0) * 512 for number in range(16)}
+    ids = []
+    for number in range(90):
+        stage.clock.advance(1)
+        body = {"model": "demo-chat", "input": f"question {number}", "metadata": bulky}
+        ids.append(stage.post(body).body["id"])
+
+    first = jobs(stage, {"limit": "100"})
+    second = jobs(stage, {"limit": "100", "after": first.body["last_id"]})
+
+    assert len(json.dumps(first.text)) <= MAX_REPLY_BYTES
+    assert (first.body["has_more"], second.body["has_more"]) == (True, False)
+    told = [job["id"] for page in (first, second) for job in page.body["data"]]
+    assert told == ids[::-1]
 
 
 def test_list_is_filtered_by_status_and_model(stage: Stage) -> None:

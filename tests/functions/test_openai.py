@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from sluiceway.domain.errors import StoreBusyError
 from sluiceway.ports import VendorAnswer
 from sluiceway.routes.openai import OWED_S
 from sluiceway.routes.request import HOLD_ENDS_BEFORE_S, HOLD_S
 
-from tests.fakes.in_memory import NOW_MS
+from tests.fakes.in_memory import NOW_MS, InMemoryJobs
 from tests.functions.stage import ABSENT, Answer, Stage, request
 from tests.unit.logs import log_lines, output
 from tests.unit.samples import CATALOGUE, written
+
+if TYPE_CHECKING:
+    from sluiceway.domain.job import Job
 
 CHAT, RESPONSES = "/chat/completions", "/responses"
 HELLO = [{"role": "user", "content": "hello"}]
@@ -358,6 +362,25 @@ def test_busy_tables_are_told_with_when_to_come_again(stage: Stage, path: str) -
 
     assert_error(answer, 503, "degraded")
     assert answer.headers["retry-after"] == "1"
+
+
+def test_answer_is_owed_though_nobody_could_look_at_the_job_while_the_call_was_held(
+    stage: Stage, path: str
+) -> None:
+    healthy = stage.jobs
+
+    class Unreadable(InMemoryJobs):
+        def get(self, tenant: str, job_id: str) -> Job | None:
+            if stage.clock.now_ms() > NOW_MS:
+                raise StoreBusyError("The tables are busy.", retry_after_s=1)
+            return super().get(tenant, job_id)
+
+    stage.jobs = Unreadable(stage.world, clock=stage.clock)
+    job_id = assert_error(ask(stage, path), 504, "still_running")["job_id"]
+    stage.jobs = healthy
+    stage.run_job(job_id)
+
+    assert ask(stage, path).body["id"] == job_id
 
 
 def test_option_that_the_models_vendor_lacks_is_refused(stage: Stage) -> None:

@@ -2,14 +2,47 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING
 
 import pytest
+from sluiceway.domain.errors import StoreBusyError
 
 from tests.fakes import examples
+from tests.fakes.in_memory import InMemoryJobs
+from tests.functions.stage import request
 
 if TYPE_CHECKING:
+    from sluiceway.domain.job import Job
+
     from tests.functions.stage import Stage
+
+
+class Busy(InMemoryJobs):
+    """Jobs that can't be read so many times."""
+
+    reads = 0
+
+    def get(self, tenant: str, job_id: str) -> Job | None:
+        self.reads -= 1
+        if self.reads >= 0:
+            raise StoreBusyError("The tables are busy.", retry_after_s=1)
+        return super().get(tenant, job_id)
+
+
+def busy_while_waiting(stage: Stage, *, reads: int) -> None:
+    """From the first pause on."""
+    stage.jobs = jobs = Busy(stage.world, clock=stage.clock)
+    pause = stage.pause
+
+    first = itertools.count()
+
+    def pause_busy(seconds: float) -> None:
+        if next(first) == 0:
+            jobs.reads = reads
+        pause(seconds)
+
+    stage.pause = pause_busy
 
 
 def run_while_waiting(stage: Stage, *, after_s: float = 0.0) -> list[float]:
@@ -160,3 +193,47 @@ def test_wait_for_another_tenants_job_finds_nothing_at_once(stage: Stage) -> Non
 
     assert (answer.status, answer.body["code"]) == (404, "job_not_found")
     assert pauses == []
+
+
+def test_header_that_comes_twice_is_one_list_of_preferences(stage: Stage) -> None:
+    run_while_waiting(stage)
+    event = request("GET", f"/jobs/{stage.submit().body['id']}")
+    event["headers"]["Prefer"] = "respond-async"
+    event["multiValueHeaders"]["Prefer"] = ["wait=5", "respond-async"]
+
+    answer = stage.answer(event)
+
+    assert answer.headers["preference-applied"] == "wait=5"
+    assert answer.body["status"] == "completed"
+
+
+def test_wait_of_a_slow_submit_ends_before_its_invocation(stage: Stage) -> None:
+    pauses = run_while_waiting(stage, after_s=1e9)
+    stage.time_left_ms = 8_000
+
+    answer = stage.submit(headers=wait(20))
+
+    assert answer.status == 202
+    assert sum(pauses) == pytest.approx(5, abs=0.01)
+
+
+def test_wait_goes_on_when_the_tables_were_busy_for_a_moment(stage: Stage) -> None:
+    job_id = stage.submit().body["id"]
+    run_while_waiting(stage, after_s=1)
+    busy_while_waiting(stage, reads=1)
+
+    answer = stage.get(job_id, headers=wait(5))
+
+    assert (answer.status, answer.body["status"]) == (200, "completed")
+
+
+def test_job_is_accepted_though_nobody_could_look_at_it_while_it_was_waited_for(
+    stage: Stage,
+) -> None:
+    busy_while_waiting(stage, reads=10**9)
+
+    answer = stage.submit(headers=wait(5))
+
+    assert (answer.status, answer.body["status"]) == (202, "queued")
+    assert answer.headers["location"].endswith(answer.body["id"])
+    assert answer.headers["preference-applied"] == "wait=5"

@@ -7,7 +7,7 @@ from aws_lambda_powertools.event_handler import Response
 from aws_lambda_powertools.event_handler.router import APIGatewayRouter
 
 from sluiceway.domain import ids
-from sluiceway.domain.errors import SluicewayError
+from sluiceway.domain.errors import SluicewayError, StoreBusyError
 from sluiceway.domain.request import BatchRequest, SubmitRequest, batch_of
 from sluiceway.http import MAX_REPLY_BYTES, Reply, batch_reply, result_body, with_rate
 from sluiceway.routes.idempotency import answered_once
@@ -164,8 +164,11 @@ def _told(fetched: FetchedBatch, status: int, request: Request) -> Reply:
 def _waited(reply: Reply, caller: Caller, request: Request, wait_s: int) -> Reply:
     """The batch when its jobs have ended or the wait is over, with the headers of its submit."""
     left_s = request.context.get_remaining_time_in_millis() / 1000 - ANSWERED_WITHIN_S
-    fetched = _fetch(reply.body["id"], caller, request, wait_s=max(0.0, min(wait_s, left_s)))
-    now = _told(fetched, reply.status, request)
+    try:
+        fetched = _fetch(reply.body["id"], caller, request, wait_s=max(0.0, min(wait_s, left_s)))
+        now = _told(fetched, reply.status, request)
+    except StoreBusyError:  # the batch is there all the same, and its id is what finds it
+        return replace(reply, headers={**reply.headers, **applied(wait_s)})
     # The results of hits are told once.
     data = [
         before if before.get("job", {}).get("id", "").startswith(ids.HIT_PREFIX) else after

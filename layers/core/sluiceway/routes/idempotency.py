@@ -9,10 +9,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from sluiceway.domain import ids
 from sluiceway.domain.errors import (
     IdempotencyInProgressError,
     IdempotencyKeyReusedError,
     InvalidRequestError,
+    JobNotFoundError,
+    ResultExpiredError,
     StoreBusyError,
 )
 from sluiceway.domain.keys import digest_of
@@ -38,6 +41,7 @@ def answered_once(
 
     `payload` is the JSON that must be the same. `act`'s body has an `id`; `again` makes a reply of
     one. Upper and lower case are different keys, and a key is of one tenant and route.
+    A hit whose entry is gone can't be told again: `act` answers, and what it did is not kept.
     Raises InvalidRequestError, IdempotencyKeyReusedError, IdempotencyInProgressError,
     StoreBusyError, and as `act` and `again` do.
     """
@@ -93,7 +97,14 @@ def answered_once(
         raise StoreBusyError("The Idempotency-Key can't be looked up.", retry_after_s=1) from error
     if replies:
         return replies[0]
-    reply = again(kept["id"])
+    try:
+        reply = again(kept["id"])
+    except (JobNotFoundError, ResultExpiredError):
+        if not kept["id"].startswith(ids.HIT_PREFIX):
+            raise
+        # The entry is gone. There is no job that this could be a second one of, and nobody could
+        # use the key until tomorrow: it is answered as if it came for the first time.
+        return act()
     return replace(
         reply,
         status=kept["status"],
@@ -103,10 +114,7 @@ def answered_once(
 
 def key_of(request: Request) -> str | None:
     """The key without its quotes; None when there is none. Raises InvalidRequestError."""
-    values = request.event.get("multiValueHeaders") or {}
-    given = [
-        one for name, many in values.items() if name.lower() == "idempotency-key" for one in many
-    ] or [value for name, value in request.headers.items() if name == "idempotency-key"]
+    given = request.all_of("idempotency-key")
     if not given:
         return None
     key = str(given[0]).strip()

@@ -7,7 +7,7 @@ from typing import Any
 from aws_lambda_powertools.event_handler import Response
 from aws_lambda_powertools.event_handler.router import APIGatewayRouter
 
-from sluiceway.domain.errors import CacheMissError
+from sluiceway.domain.errors import CacheMissError, StoreBusyError
 from sluiceway.domain.freshness import CacheEntry, Freshness
 from sluiceway.domain.job import Job
 from sluiceway.domain.payload import Payload
@@ -22,7 +22,7 @@ from sluiceway.http import (
     with_rate,
 )
 from sluiceway.routes.idempotency import answered_once, key_of
-from sluiceway.routes.request import ApiDeps, Request, flag, request_of
+from sluiceway.routes.request import HOLD_ENDS_BEFORE_S, ApiDeps, Request, flag, request_of
 from sluiceway.usecases.authorize import Caller
 from sluiceway.usecases.cancel_job import cancel_job
 from sluiceway.usecases.get_job import Fetched, get_job
@@ -76,7 +76,11 @@ def get_jobs() -> Response[str]:
     )
     now_ms = request.deps.submitter.clock.now_ms()
     data = [job_body(job, base_path=request.base_path, now_ms=now_ms) for job in page.jobs]
-    return request.respond(list_reply(data, has_more=page.has_more, last_id=page.last_id))
+    reply = list_reply(data, has_more=page.has_more, last_id=page.last_id)
+    while reply.too_large:  # metadata only; what is left out begins the next page
+        data = data[: len(data) // 2]
+        reply = list_reply(data, has_more=True, last_id=data[-1]["id"])
+    return request.respond(reply)
 
 
 @router.route("/jobs/<job_id>", ["GET", "HEAD"])
@@ -213,7 +217,7 @@ def wanted_wait_s(request: Request) -> int:
 
     Other preferences are ignored, as is one that isn't well formed: a preference binds nobody.
     """
-    found = _WAIT.search(request.headers.get("prefer", ""))
+    found = _WAIT.search(", ".join(request.all_of("prefer")))
     return min(int(found[1]), LONGEST_WAIT_S) if found else 0
 
 
@@ -254,8 +258,12 @@ def _told_again(job_id: str, caller: Caller, request: Request) -> Reply:
 def _waited(reply: Reply, caller: Caller, request: Request, wait_s: int) -> Reply:
     """The accepted job when it has ended or the wait is over, with the headers of its submit."""
     body: dict[str, Any] = reply.body
-    fetched = fetch(body["id"], caller, request.deps, wait_s=wait_s)
-    now = told_of(fetched, request)
+    left_s = request.context.get_remaining_time_in_millis() / 1000 - HOLD_ENDS_BEFORE_S
+    try:
+        fetched = fetch(body["id"], caller, request.deps, wait_s=max(0.0, min(wait_s, left_s)))
+        now = told_of(fetched, request)
+    except StoreBusyError:  # the job was accepted all the same, and its id is what finds it
+        return replace(reply, headers={**reply.headers, **applied(wait_s)})
     found = fetched.found
     ended = not (isinstance(found, Job) and found.open)
     kept = {name: value for name, value in reply.headers.items() if name not in _OF_THE_MOMENT}

@@ -1,13 +1,19 @@
 """The routes in OpenAI's form, for its clients: chat completions and responses."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 from aws_lambda_powertools.event_handler import Response
 from aws_lambda_powertools.event_handler.router import APIGatewayRouter
 
-from sluiceway.domain.errors import JobNotFoundError, ResultExpiredError, StillRunningError
+from sluiceway.domain.errors import (
+    JobNotFoundError,
+    ResultExpiredError,
+    StillRunningError,
+    StoreBusyError,
+)
 from sluiceway.domain.keys import digest_of
 from sluiceway.domain.request import SubmitRequest
 from sluiceway.http import LONGEST_POLL_S, Reply, job_reply
@@ -124,7 +130,10 @@ def _held(wanted: SubmitRequest, body: Any, caller: Caller, request: Request, ro
     job = None if owed_id is None else _owed(owed_id, caller, request, until_ms)
     if job is None:
         first = _submitted(wanted, body, caller, request, route)
-        job = first if not is_open(first) else _ended(first.body["id"], caller, request, until_ms)
+        job = first
+        if is_open(first):
+            with suppress(StoreBusyError):  # the job goes on, and its answer is owed
+                job = _ended(first.body["id"], caller, request, until_ms)
         kept = {name: first.headers[name] for name in _OF_THE_SUBMIT if name in first.headers}
         job = replace(job, headers={**kept, **job.headers})
     job_id = job.body["id"]

@@ -81,6 +81,12 @@ class Request:
         """By their names in lower case."""
         return {name.lower(): value for name, value in (self.event.get("headers") or {}).items()}
 
+    def all_of(self, header: str) -> list[str]:
+        """What it says each time that it comes; `headers` has the last one only."""
+        many = self.event.get("multiValueHeaders") or {}
+        given = [one for name, values in many.items() if name.lower() == header for one in values]
+        return given or [value for name, value in self.headers.items() if name == header]
+
     @property
     def request_id(self) -> str:
         """The one that the partner sees."""

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import TypeVar
 
+from sluiceway.domain.errors import StoreBusyError
 from sluiceway.domain.job import Job
 from sluiceway.ports import Clock
 from sluiceway.usecases.get_job import Fetched
@@ -39,12 +40,20 @@ def wait_while(
     clock: Clock,
     pause: Callable[[float], None],
 ) -> _Seen:
-    """What `look` finds when it is open no more, or at `until_ms`. `pause` takes seconds."""
+    """What `look` finds when it is open no more, or at `until_ms`. `pause` takes seconds.
+
+    Raises as `look` does; StoreBusyError at `until_ms` only, since the next look may do better.
+    """
     next_ms = float(FIRST_LOOK_MS)
     while True:
-        seen = look()
-        left_ms = until_ms - clock.now_ms()
-        if not is_open(seen) or left_ms <= 0:
-            return seen
+        try:
+            seen = look()
+            left_ms = until_ms - clock.now_ms()
+            if not is_open(seen) or left_ms <= 0:
+                return seen
+        except StoreBusyError:
+            left_ms = until_ms - clock.now_ms()
+            if left_ms <= 0:
+                raise
         pause(min(next_ms, left_ms) / 1000)
         next_ms = min(next_ms * 1.5, LONGEST_LOOK_MS)
