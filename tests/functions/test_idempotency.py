@@ -122,7 +122,11 @@ def test_replay_of_a_hit_whose_entry_is_gone_is_answered_anew(stage: Stage) -> N
     stage.run_job(again.body["id"])
     later = post(stage)
 
-    assert (again.status, again.body["status"], again.body["deduplicated"]) == (202, "queued", False)
+    assert (again.status, again.body["status"], again.body["deduplicated"]) == (
+        202,
+        "queued",
+        False,
+    )
     assert not replayed(again)
     assert (at_once.body["id"], at_once.body["deduplicated"]) == (again.body["id"], True)
     assert (later.status, later.body["status"]) == (200, "completed")

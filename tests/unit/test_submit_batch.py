@@ -10,6 +10,7 @@ from sluiceway.domain.batch import BatchItem, KeptHit, Refusal
 from sluiceway.domain.errors import (
     DegradedError,
     ForbiddenError,
+    QuotaExceededError,
     StoreBusyError,
     ValidationFailedError,
 )
@@ -103,11 +104,50 @@ def test_equal_items_go_one_after_the_other_in_their_order() -> None:
     seen: list[dict[str, str]] = []
 
     submitted(
-        [{"metadata": {"number": str(number)}} for number in range(20)],
+        [{"metadata": {"number": str(number)}, "deadline_s": number + 1} for number in range(20)],
         lambda asked: (seen.append(asked.metadata), accepted(asked))[1],
     )
 
     assert [one["number"] for one in seen] == [str(number) for number in range(20)]
+
+
+def test_items_that_differ_in_their_metadata_only_are_one_submit() -> None:
+    seen: list[SubmitRequest] = []
+
+    done = submitted(
+        [{"metadata": {"number": str(number)}} for number in range(100)],
+        lambda asked: (seen.append(asked), accepted(asked))[1],
+    )
+
+    assert [one.metadata for one in seen] == [{"number": "0"}]
+    assert {item.job_id for item in done.batch.items} == {"job_hello"}
+    assert [item.deduplicated for item in done.batch.items] == [False] + [True] * 99
+    assert len(done.shared) == 99
+
+
+def test_equal_item_of_one_that_was_refused_is_submitted() -> None:
+    outcomes: list[Any] = [QuotaExceededError("Too many.", retry_after_s=10)]
+
+    def submit(asked: SubmitRequest) -> Accepted:
+        if outcomes:
+            raise outcomes.pop()
+        return accepted(asked)
+
+    done = submitted([{}, {}, {}], submit)
+
+    assert [item.job_id for item in done.batch.items] == [None, "job_hello", "job_hello"]
+
+
+def test_equal_item_is_told_of_its_job_as_a_later_one_has_left_it() -> None:
+    def submit(asked: SubmitRequest) -> Accepted:
+        assert asked.priority is not None
+        return Accepted(a_job(lane=asked.priority), deduplicated=asked.priority == "interactive")
+
+    done = submitted([{}, {"priority": "interactive"}, {}], submit)
+
+    last = done.outcomes[2]
+    assert isinstance(last, Accepted)
+    assert (last.job.lane, last.deduplicated) == ("interactive", True)
 
 
 @pytest.mark.parametrize(
@@ -140,7 +180,7 @@ def test_items_for_which_there_is_no_time_are_told_to_come_again() -> None:
     calls: list[SubmitRequest] = []
 
     done = submitted(
-        [{}, {}],
+        [{}, {"deadline_s": 60}],
         lambda asked: (calls.append(asked), accepted(asked))[1],
         left_ms=lambda: next(left),
     )

@@ -87,6 +87,8 @@ def _submitted(wanted: BatchRequest, caller: Caller, request: Request) -> Reply:
         batches=deps.batches,
         local=deps.local,
     )
+    for job in done.shared:
+        deps.telemetry.event("job_deduplicated", job)
     refused = [one for one in done.outcomes if isinstance(one, SluicewayError)]
     for error in refused:
         deps.telemetry.event("request_refused", code=error.code)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from sluiceway.domain.batch import Batch, BatchItem, KeptHit, Refusal
 from sluiceway.domain.errors import BusyError, DegradedError, RejectedError, SluicewayError
-from sluiceway.domain.job import ROW_OUTLIVES_DEADLINE_S
+from sluiceway.domain.job import ROW_OUTLIVES_DEADLINE_S, Job
 from sluiceway.domain.keys import digest_of
 from sluiceway.domain.request import BatchRequest, SubmitRequest, submit_of
 from sluiceway.ports import Batches
@@ -34,6 +34,8 @@ class SubmittedBatch:
 
     batch: Batch
     outcomes: Sequence[Outcome]
+    shared: Sequence[Job]
+    """One for each item that has the job of an equal one before it, and was not submitted."""
 
 
 def submit_batch(
@@ -50,7 +52,8 @@ def submit_batch(
     """Submits each item, some at once, and keeps what came of them under the batch's id.
 
     An item without a `priority` goes to the lane `batch`. Items that ask for the same go one after
-    the other in their order, so that the first one's job is the others', too.
+    the other in their order, so that the first one's job is the others', too. Those that differ in
+    nothing but their metadata have it even when it ends meanwhile: nobody pays twice for one batch.
     `submit` is called in several threads; what it raises is the item's own error.
     Raises StoreBusyError when the batch can't be kept. Its jobs are there all the same, and the
     same batch again finds those that are open.
@@ -67,9 +70,22 @@ def submit_batch(
             asked = asked.model_copy(update={"priority": "batch"})
         lines.setdefault(_work_of(asked), []).append((number, asked))
 
+    shared: list[Job] = []
+
     def go_through(line: Sequence[tuple[int, SubmitRequest]]) -> None:
+        job_ids: list[tuple[SubmitRequest, str]] = []
+        jobs: dict[str, Accepted] = {}
         for number, asked in line:
-            outcomes[number] = _outcome(asked, submit, time_left_ms)
+            work = asked.model_copy(update={"metadata": {}})
+            had = next((job_id for before, job_id in job_ids if before == work), None)
+            if had is not None:
+                outcomes[number] = replace(jobs[had], deduplicated=True)
+                shared.append(jobs[had].job)
+                continue
+            outcome = outcomes[number] = _outcome(asked, submit, time_left_ms)
+            if isinstance(outcome, Accepted):
+                job_ids.append((work, outcome.job.job_id))
+                jobs[outcome.job.job_id] = outcome
 
     with ThreadPoolExecutor(AT_ONCE) as threads:
         for _ in threads.map(go_through, lines.values()):
@@ -87,7 +103,7 @@ def submit_batch(
         ),
     )
     batches.add(batch)
-    return SubmittedBatch(batch, outcomes)
+    return SubmittedBatch(batch, outcomes, shared)
 
 
 def _work_of(asked: SubmitRequest) -> str:
