@@ -367,6 +367,56 @@ def test_option_that_anthropics_protocol_lacks_is_refused(name: str) -> None:
     assert faults == {name}
 
 
+@pytest.mark.parametrize("ask", [chat, response])
+def test_stream_is_refused_with_what_to_do_instead(ask: Callable[..., SubmitRequest]) -> None:
+    with pytest.raises(ValidationFailedError) as caught:
+        ask(stream=True)
+
+    (fault,) = caught.value.errors
+    assert fault["field"] == "stream"
+    assert "leave it out" in fault["message"]
+
+
+def test_option_that_says_nothing_is_left_out_where_the_protocol_lacks_it() -> None:
+    asked = chat(
+        anthropic,
+        frequency_penalty=0,
+        presence_penalty=0.0,
+        response_format={"type": "text"},
+        max_tokens=5,
+    )
+
+    assert asked.options == {"max_tokens": 5}
+
+
+@pytest.mark.parametrize(
+    ("message", "field"),
+    [
+        ({"role": "tool", "tool_call_id": "c", "content": "x"}, "role"),
+        ({"role": "assistant", "content": None, "tool_calls": [{}]}, "tool_calls"),
+        ({"role": "user", "content": "x", "name": "bob"}, "name"),
+        ({"role": "user", "content": [{"type": "image_url", "image_url": {}}]}, "content.0.type"),
+        ({"role": "user", "content": [{"type": "input_audio"}]}, "content.0.type"),
+    ],
+    ids=str,
+)
+def test_message_that_anthropics_protocol_lacks_is_refused(
+    message: dict[str, Any], field: str
+) -> None:
+    asked = {"messages": [*HELLO, message]}
+
+    assert f"messages.1.{field}" in faults_of(lambda **members: chat(anthropic, **members), **asked)
+    assert chat(openai, **asked).model == "demo-chat"
+
+
+def test_parts_that_anthropics_protocol_has_are_sent_on() -> None:
+    parts = [{"type": "text", "text": "x"}, {"type": "image", "source": {"type": "url"}}]
+
+    asked = chat(anthropic, messages=[{"role": "user", "content": parts}])
+
+    assert asked.plain_input()["messages"][0]["content"] == parts
+
+
 def test_option_that_anthropics_protocol_lacks_is_named_as_a_response_knows_it() -> None:
     def ask(**members: Any) -> SubmitRequest:
         return response(anthropic, **members)

@@ -7,10 +7,18 @@ refused: none is ignored that would change the answer or its form. A member that
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Discriminator, Field, StringConstraints, Tag
+from pydantic import (
+    BeforeValidator,
+    Discriminator,
+    Field,
+    StringConstraints,
+    Tag,
+    field_validator,
+)
 
 from sluiceway.domain.errors import ValidationFailedError
 from sluiceway.domain.request import (
+    MAX_FAULTS_TOLD,
     PARTS,
     TEXT,
     ShortText,
@@ -68,6 +76,13 @@ class _Common(Strict):
     stream: _False | None = None
     top_logprobs: _Zero | None = None
     user: str | None = None
+
+    @field_validator("stream", mode="before")
+    @classmethod
+    def _nothing_streams(cls, stream: Any) -> Any:
+        if stream is True:
+            raise ValueError("nothing is streamed here: leave it out, or ask in the background")
+        return stream
 
 
 class ChatRequest(_Common):
@@ -177,6 +192,17 @@ ANTHROPIC_OPTIONS: Mapping[str, str] = {
 }
 """The options that Anthropic's protocol has, too, by the name that it gives them."""
 
+_NEUTRAL: Mapping[str, Any] = {
+    "frequency_penalty": 0,
+    "presence_penalty": 0,
+    "response_format": {"type": "text"},
+}
+"""What clients send though it says nothing; a protocol that lacks the option can do it, too."""
+
+_OPENAIS_MEMBERS = ("function_call", "name", "tool_call_id", "tool_calls")
+_OPENAIS_PARTS = frozenset({"file", "image_url", "input_audio", "refusal"})
+"""Of a message; Anthropic's protocol has other forms for them, or none."""
+
 
 def chat_of(value: Any, *, protocol_of: Callable[[str], str], local: bool = False) -> SubmitRequest:
     """The submit in a chat. `protocol_of`: a model's vendor's, by the model's name.
@@ -188,6 +214,8 @@ def chat_of(value: Any, *, protocol_of: Callable[[str], str], local: bool = Fals
     options = {name: given[name] for name in given if name in CHAT_OPTIONS}
     protocol = protocol_of(asked.model)
     messages = [_told_again(message) for message in asked.messages]
+    if protocol == "anthropic":
+        _refuse_openais(messages)
     return _submit(
         asked,
         _plain(messages),
@@ -284,6 +312,11 @@ def _for_protocol(
     """
     if protocol != "anthropic":
         return options
+    options = {
+        name: value
+        for name, value in options.items()
+        if name not in _NEUTRAL or value != _NEUTRAL[name]
+    }
     faults = tuple(
         {"field": names.get(name, name), "message": "This model's vendor has no such option"}
         for name in options
@@ -295,6 +328,27 @@ def _for_protocol(
     if isinstance(renamed.get("stop_sequences"), str):
         renamed["stop_sequences"] = [renamed["stop_sequences"]]
     return renamed
+
+
+def _refuse_openais(messages: list[dict[str, Any]]) -> None:
+    """Raises ValidationFailedError for what Anthropic's vendors would refuse, later."""
+    faults = []
+    for number, message in enumerate(messages):
+        if message.get("role") == "tool":
+            faults.append((f"{number}.role", "role"))
+        faults += [(f"{number}.{name}", "member") for name in _OPENAIS_MEMBERS if name in message]
+        content = message.get("content")
+        faults += [
+            (f"{number}.content.{place}.type", "part")
+            for place, part in enumerate(content if isinstance(content, list) else ())
+            if isinstance(part, dict) and part.get("type") in _OPENAIS_PARTS
+        ]
+    if faults:
+        told = tuple(
+            {"field": f"messages.{field}", "message": f"This model's vendor has no such {kind}"}
+            for field, kind in faults[:MAX_FAULTS_TOLD]
+        )
+        raise ValidationFailedError("The body doesn't fit the model.", errors=told)
 
 
 def _submit(
