@@ -453,9 +453,7 @@ def test_envelope_that_is_wrong_is_refused_whole(stage: Stage, body: Any) -> Non
 def test_repeated_custom_id_is_told_by_its_place(stage: Stage) -> None:
     answer = post(stage, [an_item("SECRET"), an_item("b"), an_item("SECRET", "another")])
 
-    assert answer.body["errors"] == [
-        {"field": "jobs", "message": "2 has the custom_id of 0"}
-    ]
+    assert answer.body["errors"] == [{"field": "jobs", "message": "2 has the custom_id of 0"}]
 
 
 def test_batch_of_as_many_jobs_as_there_may_be_is_taken(stage: Stage) -> None:
