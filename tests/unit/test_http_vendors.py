@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 from botocore.exceptions import ClientError
+from sluiceway.adapters.http_outbound import ALIVE_EVERY_S, HttpOutbound
 from sluiceway.adapters.http_vendors import MAX_ANSWER_BYTES, HttpVendors
 from sluiceway.adapters.secrets_manager import SecretsManagerKeys
 from sluiceway.bootstrap import SystemClock
@@ -581,6 +582,29 @@ def test_call_sets_each_timeout_apart(open_vendors: Callable[..., HttpVendors]) 
     assert timeouts["read"] == 42.0
     assert 0 < timeouts["write"] <= 42.0
     assert 0 < timeouts["pool"] <= 42.0
+
+
+def test_connection_that_is_waited_on_is_kept_known(sim: Simulator) -> None:  # case V06
+    outbound = HttpOutbound()
+
+    async def options_of_a_connection() -> list[int]:
+        async with outbound.client().stream("POST", f"{sim.url}/nowhere") as response:
+            ours = response.extensions["network_stream"].get_extra_info("socket")
+            return [
+                ours.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE),
+                *(
+                    ours.getsockopt(socket.IPPROTO_TCP, getattr(socket, name))
+                    for name in ("TCP_KEEPIDLE", "TCP_KEEPALIVE", "TCP_KEEPINTVL")
+                    if hasattr(socket, name)
+                ),
+            ]
+
+    switched_on, *times_s = outbound.run(options_of_a_connection())
+    outbound.close()
+
+    assert switched_on
+    assert set(times_s) == {ALIVE_EVERY_S}
+    assert ALIVE_EVERY_S < 350
 
 
 # ------------------------------------------------------------------ lost connections

@@ -18,6 +18,8 @@ from sluiceway.adapters.http_webhooks import HttpWebhooks, look_up
 from sluiceway.domain.errors import WebhookError
 from sluiceway.domain.webhook import target_of
 
+from tests.unit.logs import fresh_telemetry
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
@@ -297,6 +299,27 @@ def test_webhook_arrives(open_client: Callable[..., HttpWebhooks], server: Serve
     assert post(open_client(local=True), server.url, local=True) == 204
     assert server.requests[0]["host"] == f"localhost:{server.port}"
     assert server.requests[0]["webhook-id"] == "evt_1"
+
+
+def test_log_of_no_library_has_the_address(  # case A05
+    open_client: Callable[..., HttpWebhooks],
+    server: Server,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    fresh_telemetry(level="DEBUG")
+    client = open_client(local=True)
+    hidden = f"{server.url}?token=hunter2"
+
+    post(client, hidden, local=True)
+    server.behave = lambda handler: handler.wfile.write(b"no HTTP at all hunter2")
+    assert reason_of(client, hidden, local=True) == "connection"
+
+    captured = capsys.readouterr()
+    told = captured.out + captured.err + caplog.text
+    assert len(server.requests) == 2
+    assert "hunter2" not in told
+    assert str(server.port) not in told
 
 
 def test_client_works_again_after_it_was_closed(

@@ -2,9 +2,11 @@
 
 No connection is kept between calls: one that idled while Lambda had us frozen would fail in the
 middle of a call. No redirect is followed, and the environment's proxies are not asked.
+A call that waits long for its answer keeps its connection known to what is in between.
 """
 
 import asyncio
+import socket
 from collections.abc import Coroutine
 from http.cookiejar import CookieJar
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -13,6 +15,10 @@ if TYPE_CHECKING:
     import httpx
 
 Answer = TypeVar("Answer")
+
+ALIVE_EVERY_S = 60
+"""NAT gateways and load balancers forget a connection on which nothing came for 350 s, and the
+answer of a longer call would never arrive."""
 
 
 class HttpOutbound:
@@ -42,8 +48,12 @@ class HttpOutbound:
 
         if self._client is None:
             self._client = httpx.AsyncClient(
-                transport=self._transport,
-                limits=httpx.Limits(max_keepalive_connections=0),
+                transport=self._transport
+                or httpx.AsyncHTTPTransport(
+                    limits=httpx.Limits(max_keepalive_connections=0),
+                    trust_env=False,
+                    socket_options=_signs_of_life(),
+                ),
                 follow_redirects=False,
                 trust_env=False,
                 headers={"user-agent": "sluiceway"},
@@ -58,3 +68,13 @@ class HttpOutbound:
                 self._runner.run(self._client.aclose())
             self._runner.close()
         self._client = self._runner = None
+
+
+def _signs_of_life() -> list[tuple[int, int, int]]:
+    """TCP keep-alive: the options of a socket. Systems name the idle time differently."""
+    idle = getattr(socket, "TCP_KEEPIDLE", None) or getattr(socket, "TCP_KEEPALIVE", None)
+    options = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)]
+    for name in (idle, getattr(socket, "TCP_KEEPINTVL", None)):
+        if name is not None:
+            options.append((socket.IPPROTO_TCP, name, ALIVE_EVERY_S))
+    return options
