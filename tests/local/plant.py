@@ -288,9 +288,9 @@ class Plant:
 
     # -------------------------------------------------------------------- workers, vendor
 
-    def kill_workers(self) -> int:
-        """Ends every worker's process without a word, and gives their number."""
-        function = self.local.outputs["RunJobFunctionName"]
+    def processes_of(self, function: str) -> list[int]:
+        """The ids of the processes that this function has now, by its name in the outputs."""
+        name = self.local.outputs[f"{function}FunctionName"]
         listed = subprocess.run(
             ["/bin/ps", "-A", "-ww", "-o", "pid=,ppid="], capture_output=True, text=True, check=True
         ).stdout
@@ -299,12 +299,14 @@ class Plant:
             for pid, parent in (line.split() for line in listed.splitlines())
             if int(parent) == self.local.pid
         ]
-        killed = 0
-        for pid in children:
-            if f"AWS_LAMBDA_FUNCTION_NAME={function}" in _environment(pid):
-                os.kill(pid, signal.SIGKILL)
-                killed += 1
-        return killed
+        return [pid for pid in children if f"AWS_LAMBDA_FUNCTION_NAME={name}" in _environment(pid)]
+
+    def kill_workers(self) -> int:
+        """Ends every worker's process without a word, and gives their number."""
+        workers = self.processes_of("RunJob")
+        for pid in workers:
+            os.kill(pid, signal.SIGKILL)
+        return len(workers)
 
     @property
     def _control(self) -> str:
