@@ -73,8 +73,8 @@ class HttpOutbound:
 def _signs_of_life() -> list[tuple[int, int, int]]:
     """TCP keep-alive: the options of a socket. Systems name the idle time differently."""
     idle = getattr(socket, "TCP_KEEPIDLE", None) or getattr(socket, "TCP_KEEPALIVE", None)
-    options = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)]
-    for name in (idle, getattr(socket, "TCP_KEEPINTVL", None)):
-        if name is not None:
-            options.append((socket.IPPROTO_TCP, name, ALIVE_EVERY_S))
-    return options
+    times = [name for name in (idle, getattr(socket, "TCP_KEEPINTVL", None)) if name is not None]
+    return [
+        (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+        *((socket.IPPROTO_TCP, name, ALIVE_EVERY_S) for name in times),
+    ]
