@@ -183,7 +183,7 @@ def accepts(length: int) -> bool:
     return True
 
 
-def test_sqs_message_is_small_ascii_json_without_the_input(sqs: SQSLanes) -> None:
+def test_sqs_message_is_small_ascii_json_without_the_input(sqs: SQSLanes) -> None:  # case S05
     sqs.queue.send(a_job(tenant="t" * 64))
 
     (message,) = sqs.receive("interactive")

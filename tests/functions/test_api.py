@@ -198,7 +198,9 @@ def test_hit_is_fetched_again_under_its_id(stage: Stage) -> None:
     ["\x00\x07\x0b\ufffe\uffff", "a\r\nb\rc", "😀 𠀀 Ѱ", 'b <&> "q" \\', "Cafe\u0301 Caf\u00e9"],
     ids=["control", "line ends", "emoji", "xml", "accents"],
 )
-def test_characters_reach_the_vendor_and_come_back_unchanged(stage: Stage, text: str) -> None:
+def test_characters_reach_the_vendor_and_come_back_unchanged(  # case S05, S06, S07
+    stage: Stage, text: str
+) -> None:
     stage.vendor.default = VendorAnswer(text, "stop", 1, 1, 1)
     job_id = stage.submit(text).body["id"]
 
@@ -602,7 +604,7 @@ def test_request_without_a_tenant_is_refused(stage: Stage, authorizer: Any, meth
     assert_nothing_happened(stage)
 
 
-def test_tenant_called_zero_is_a_tenant_like_any_other(stage: Stage) -> None:
+def test_tenant_called_zero_is_a_tenant_like_any_other(stage: Stage) -> None:  # case A04
     stage.submit(tenant="acme")
 
     answer = stage.submit(tenant="0")

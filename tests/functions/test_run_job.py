@@ -607,7 +607,7 @@ def test_attempts_of_a_job_are_the_requests_that_reach_the_vendor(  # case R04
     assert (counted, job.attempts, job.attempts_total) == (calls, calls, calls)
 
 
-def test_run_with_a_real_vendor_leaks_no_key_at_any_log_level(
+def test_run_with_a_real_vendor_leaks_no_key_at_any_log_level(  # case A05, A06
     stage: Stage, http: HttpVendors, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stage.telemetry.logger.setLevel("DEBUG")

@@ -62,7 +62,7 @@ def test_connection_dropped_after_accepting_is_charged_once(plant: Plant) -> Non
     assert (seen["calls"], seen["charged"]) == (2, 1)
 
 
-def test_calls_that_never_end_are_cut_at_their_total_timeout(plant: Plant) -> None:
+def test_calls_that_never_end_are_cut_at_their_total_timeout(plant: Plant) -> None:  # case V01
     faults: dict[str, dict[str, object]] = {
         "Drip": {"drip_s": 0.2},
         "Drip of headers": {"drip_s": 0.2, "drip_headers": True},

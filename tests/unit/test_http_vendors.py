@@ -353,7 +353,7 @@ def test_call_sends_the_idempotency_key(send: Send, sim: Simulator, wire: str) -
 
 
 @pytest.mark.parametrize("wire", WIRES)
-def test_call_repeated_with_its_key_after_a_drop_is_charged_once(
+def test_call_repeated_with_its_key_after_a_drop_is_charged_once(  # case V04
     send: Send, sim: Simulator, wire: str
 ) -> None:
     error = failure(lambda: send("hello", wire, key="job_1", drop="after"))
@@ -366,7 +366,9 @@ def test_call_repeated_with_its_key_after_a_drop_is_charged_once(
 
 
 @pytest.mark.parametrize("wire", WIRES)
-def test_call_of_another_job_is_charged_anew(send: Send, sim: Simulator, wire: str) -> None:
+def test_call_of_another_job_is_charged_anew(  # case V04
+    send: Send, sim: Simulator, wire: str
+) -> None:
     send("hello", wire, key="job_1")
     send("hello", wire, key="job_2")
 
@@ -534,7 +536,7 @@ def test_anthropic_system_option_of_any_type_is_no_crash(
     ],
     ids=["drip", "header drip", "hang", "slow", "slow error"],
 )
-def test_call_ends_at_its_total_deadline(
+def test_call_ends_at_its_total_deadline(  # case V01
     sim: Simulator,
     open_vendors: Callable[..., HttpVendors],
     wire: str,
@@ -916,7 +918,7 @@ MALFORMED["anthropic"] |= {
 @pytest.mark.parametrize(
     ("wire", "kind"), [(wire, kind) for wire in WIRES for kind in MALFORMED[wire]]
 )
-def test_answer_that_is_malformed_is_a_bad_response(
+def test_answer_that_is_malformed_is_a_bad_response(  # case K13, V07
     open_vendors: Callable[..., HttpVendors], wire: str, kind: str
 ) -> None:
     vendors = open_vendors(
@@ -998,7 +1000,7 @@ def everything_about(error: BaseException) -> str:
 
 
 @pytest.mark.parametrize("wire", WIRES)
-def test_key_travels_in_its_header_only(
+def test_key_travels_in_its_header_only(  # case A05
     open_vendors: Callable[..., HttpVendors], wire: str
 ) -> None:
     recorder = Recorder(wire)
@@ -1037,7 +1039,9 @@ def test_vendor_without_a_secret_is_sent_no_credential(
     ],
     ids=lambda fault: "-".join(map(str, next(iter(fault.items())))),
 )
-def test_errors_hold_no_key_anywhere(send: Send, wire: str, fault: dict[str, Any]) -> None:
+def test_errors_hold_no_key_anywhere(  # case A06
+    send: Send, wire: str, fault: dict[str, Any]
+) -> None:
     error = failure(lambda: send("hello", wire, timeout_s=0.2, **fault))
 
     assert "hunter2" not in everything_about(error)
@@ -1049,7 +1053,7 @@ def test_errors_hold_no_key_anywhere(send: Send, wire: str, fault: dict[str, Any
     ["sk-hunter2\n", "sk-hunter2\r\nX-Evil: 1", "sk-hunter2\x00", "sk-hunter2-é", "sk-hunter2-😀"],
     ids=["line end", "header injection", "nul", "latin-1", "emoji"],
 )
-def test_errors_of_a_key_that_no_header_takes_hold_no_key(
+def test_errors_of_a_key_that_no_header_takes_hold_no_key(  # case A06
     send: Send, sim: Simulator, wire: str, secret: str
 ) -> None:
     error = failure(lambda: send("hello", wire, secret=secret))
@@ -1085,7 +1089,7 @@ def test_key_that_can_not_be_read_is_a_vendor_error(sim: Simulator) -> None:
 
 
 @pytest.mark.parametrize("wire", WIRES)
-def test_calls_log_neither_key_nor_prompt(
+def test_calls_log_neither_key_nor_prompt(  # case A05
     send: Send, wire: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fresh_telemetry(level="DEBUG")

@@ -68,14 +68,14 @@ def reordered(value: Any, order: Callable[[list[Any]], list[Any]]) -> Any:
 # ------------------------------------------------------------------ form
 
 
-def test_keys_are_short_url_safe_digests() -> None:
+def test_keys_are_short_url_safe_digests() -> None:  # case K05
     found = keys(input="a long prompt " * 20_000)
 
     assert re.fullmatch(r"j1_[A-Za-z0-9_-]{43}", found.job_key)
     assert re.fullmatch(r"c1_[A-Za-z0-9_-]{43}", found.cache_key)
 
 
-def test_keys_hold_no_text_of_the_request() -> None:
+def test_keys_hold_no_text_of_the_request() -> None:  # case K05
     found = keys(input="hunter2", locale="hunter2", options={"hunter2": "hunter2"})
 
     assert "hunter2" not in found.job_key + found.cache_key
@@ -91,7 +91,7 @@ def test_keys_of_a_known_request_never_change() -> None:
     )
 
 
-def test_keys_are_the_same_in_every_process() -> None:
+def test_keys_are_the_same_in_every_process() -> None:  # case K06
     program = (
         "import json, sys\n"
         "from sluiceway.domain.keys import Work, keys_of\n"
@@ -123,7 +123,7 @@ def test_keys_are_the_same_in_every_process() -> None:
 
 
 @given(OPTIONS, st.randoms(use_true_random=False))
-def test_keys_ignore_the_order_of_members_at_any_depth(
+def test_keys_ignore_the_order_of_members_at_any_depth(  # case K01
     options: dict[str, Any], random: Any
 ) -> None:
     def shuffled(items: list[Any]) -> list[Any]:
@@ -135,7 +135,7 @@ def test_keys_ignore_the_order_of_members_at_any_depth(
     assert keys(options=reordered(wrapped, shuffled)) == keys(options=wrapped)
 
 
-def test_keys_ignore_the_order_of_members_in_messages() -> None:
+def test_keys_ignore_the_order_of_members_in_messages() -> None:  # case K01
     one = {"messages": [{"role": "user", "content": "hi", "name": "ann"}]}
     other = {"messages": [{"name": "ann", "content": "hi", "role": "user"}]}
 
@@ -154,7 +154,7 @@ def test_keys_ignore_the_order_of_members_in_messages() -> None:
         ("-9007199254740994", "-9007199254740994.0"),
     ],
 )
-def test_keys_ignore_how_a_number_is_spelt(literals: tuple[str, ...]) -> None:
+def test_keys_ignore_how_a_number_is_spelt(literals: tuple[str, ...]) -> None:  # case K10
     found = {job_key_of_option(read(literal)) for literal in literals}
 
     assert len(found) == 1
@@ -168,7 +168,7 @@ def test_keys_ignore_the_kind_of_line_end(text: str) -> None:
     )
 
 
-def test_keys_ignore_how_letters_are_composed() -> None:
+def test_keys_ignore_how_letters_are_composed() -> None:  # case K15
     assert keys(input="Caf\u00e9") == keys(input="Cafe\u0301")
 
 
@@ -195,7 +195,7 @@ def test_keys_ignore_how_letters_are_composed() -> None:
     ],
     ids=lambda change: next(iter(change)),
 )
-def test_keys_change_with_each_member_of_the_work(change: dict[str, Any]) -> None:
+def test_keys_change_with_each_member_of_the_work(change: dict[str, Any]) -> None:  # case K19
     changed = keys(**change)
 
     assert changed.job_key != keys_of(WORK).job_key
@@ -245,7 +245,9 @@ def test_keys_change_with_any_other_text(member: str, text: str) -> None:
 
 
 @given(OPTIONS, TEXT, JSON)
-def test_keys_change_with_any_added_option(options: dict[str, Any], name: str, value: Any) -> None:
+def test_keys_change_with_any_added_option(  # case K04
+    options: dict[str, Any], name: str, value: Any
+) -> None:
     assume(name not in options)
 
     assert keys(options={**options, name: value}).job_key != keys(options=options).job_key
@@ -276,7 +278,7 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def test_keys_tell_apart_the_types_that_look_alike() -> None:
+def test_keys_tell_apart_the_types_that_look_alike() -> None:  # case K12
     alike = [1, True, "1", "1.0", "true", [1], {"1": 1}, 0, False, None, "", "0", "null", [], {}]
 
     found = {job_key_of_option(value) for value in alike}
@@ -293,7 +295,7 @@ def test_keys_tell_apart_zero_and_absent() -> None:
     assert len(found) == 5
 
 
-def test_keys_tell_apart_integers_that_doubles_confuse() -> None:
+def test_keys_tell_apart_integers_that_doubles_confuse() -> None:  # case K09
     found = {job_key_of_option(2**53 + step) for step in range(-2, 6)}
 
     assert len(found) == 8
@@ -330,7 +332,7 @@ def test_keys_keep_the_order_of_lists() -> None:
     assert job_key_of_option([1, 2]) != job_key_of_option([2, 1])
 
 
-def test_keys_tell_apart_structured_output_schemas() -> None:
+def test_keys_tell_apart_structured_output_schemas() -> None:  # case K20
     def request(properties: dict[str, Any] | None) -> str:
         if properties is None:
             return keys(options={}).job_key
@@ -353,7 +355,7 @@ def test_keys_refuse_what_is_no_json() -> None:
 
 
 @pytest.mark.parametrize("scope", ["none", "tenant"])
-def test_cache_key_is_each_tenants_own_unless_shared(scope: str) -> None:
+def test_cache_key_is_each_tenants_own_unless_shared(scope: str) -> None:  # case A01
     acme = keys(tenant="acme", cache_scope=scope)
     globex = keys(tenant="globex", cache_scope=scope)
 

@@ -478,7 +478,7 @@ def test_paid_result_goes_into_the_row_as_a_last_resort(bench: Bench) -> None:
     [incompressible(400_000), "x" * 2_000_000],
     ids=["too big packed", "too big unpacked"],
 )
-def test_paid_result_that_fits_nowhere_fails_the_job_by_name_after_one_call(
+def test_paid_result_that_fits_nowhere_fails_the_job_by_name_after_one_call(  # case S02
     bench: Bench, text: str
 ) -> None:
     bench.payloads = FailingPayloads(bench.world, failures=1_000)

@@ -620,7 +620,7 @@ def test_run_at_its_time_tries_again(bench: Bench) -> None:
     assert len(bench.job.last_errors) == 1
 
 
-def test_run_sends_one_frozen_body_and_one_key_with_each_attempt(bench: Bench) -> None:
+def test_run_sends_one_frozen_body_and_one_key_with_each_attempt(bench: Bench) -> None:  # case V04
     bench.vendors.script = [unavailable(), unavailable(), unavailable()]
 
     bench.until_done()
@@ -1109,7 +1109,9 @@ def test_run_fails_a_job_whose_input_is_lost_and_calls_nobody(stored: bytes | No
 
 
 @pytest.mark.parametrize("size", [130_000, 140_000, 1_700_000], ids=["390 KB", "420 KB", "5 MB"])
-def test_big_result_is_kept_once_and_named_by_job_and_entry(bench: Bench, size: int) -> None:
+def test_big_result_is_kept_once_and_named_by_job_and_entry(  # case S01
+    bench: Bench, size: int
+) -> None:
     text = incompressible(size)
     bench.vendors.script = [replace(ANSWER, text=text)]
 
@@ -1120,6 +1122,7 @@ def test_big_result_is_kept_once_and_named_by_job_and_entry(bench: Bench, size: 
     assert bench.world.entries[CACHE_KEY].result == bench.job.result
     assert list(bench.world.payloads) == [f"results/{JOB_ID}/1"]
     assert bench.result["text"] == text
+    assert bench.vendors.total == 1
 
 
 class BrokenPayloads(InMemoryPayloads):
@@ -1129,7 +1132,9 @@ class BrokenPayloads(InMemoryPayloads):
         raise OSError(f"{len(data)} bytes of {name} can't be written")
 
 
-def test_big_result_that_can_not_be_kept_is_never_shown_as_a_good_one(bench: Bench) -> None:
+def test_big_result_that_can_not_be_kept_is_never_shown_as_a_good_one(  # case S02
+    bench: Bench,
+) -> None:
     bench.payloads = BrokenPayloads(bench.world)
     bench.vendors.default = replace(ANSWER, text=incompressible(130_000))
 

@@ -50,7 +50,7 @@ def test_parse_raises_nothing_but_its_own_errors(data: bytes) -> None:
 
 @pytest.mark.parametrize("constant", ["NaN", "Infinity", "-Infinity"])
 @pytest.mark.parametrize("template", ["%s", '{"options":{"temperature":%s}}', "[[[%s]]]"])
-def test_parse_refuses_constants_that_are_no_json(constant: str, template: str) -> None:
+def test_parse_refuses_constants_that_are_no_json(constant: str, template: str) -> None:  # case K13
     with pytest.raises(InvalidRequestError, match="not JSON"):
         strict_json.parse((template % constant).encode())
 
@@ -77,7 +77,7 @@ def test_parse_takes_a_hundred_digits_whatever_the_sign(number: int) -> None:
     assert strict_json.parse(str(number).encode()) == number
 
 
-def test_parse_keeps_integers_beyond_a_double_exact() -> None:
+def test_parse_keeps_integers_beyond_a_double_exact() -> None:  # case K09
     read = strict_json.parse(b"[9007199254740993, 9007199254740992]")
 
     assert read == [9007199254740993, 9007199254740992]
@@ -95,7 +95,7 @@ def test_parse_keeps_integers_beyond_a_double_exact() -> None:
         b'{"":1,"":2}',
     ],
 )
-def test_parse_refuses_repeated_names_at_any_depth(body: bytes) -> None:
+def test_parse_refuses_repeated_names_at_any_depth(body: bytes) -> None:  # case K14
     with pytest.raises(InvalidRequestError, match="repeats a member name"):
         strict_json.parse(body)
 
@@ -179,7 +179,7 @@ def test_parse_refuses_other_encodings(body: bytes) -> None:
         b'"\\ud800"',
     ],
 )
-def test_parse_refuses_lone_surrogates_as_no_text(body: bytes) -> None:
+def test_parse_refuses_lone_surrogates_as_no_text(body: bytes) -> None:  # case K17
     with pytest.raises(ValidationFailedError):
         strict_json.parse(body)
 

@@ -418,7 +418,7 @@ def test_error_that_was_never_raised_has_no_place(
     assert (line["error_class"], line["error_at"]) == ("ValueError", "")
 
 
-def test_log_level_never_lets_the_libraries_below_us_speak(
+def test_log_level_never_lets_the_libraries_below_us_speak(  # case A05
     telemetry: PowertoolsTelemetry, capsys: pytest.CaptureFixture[str]
 ) -> None:
     del telemetry

@@ -72,9 +72,9 @@ class HttpOutbound:
 
 def _signs_of_life() -> list[tuple[int, int, int]]:
     """TCP keep-alive: the options of a socket. Systems name the idle time differently."""
-    idle = getattr(socket, "TCP_KEEPIDLE", None) or getattr(socket, "TCP_KEEPALIVE", None)
-    times = [name for name in (idle, getattr(socket, "TCP_KEEPINTVL", None)) if name is not None]
+    names = ("TCP_KEEPIDLE", "TCP_KEEPALIVE", "TCP_KEEPINTVL")
+    times = [getattr(socket, name) for name in names if hasattr(socket, name)]
     return [
         (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
-        *((socket.IPPROTO_TCP, name, ALIVE_EVERY_S) for name in times),
+        *((socket.IPPROTO_TCP, time, ALIVE_EVERY_S) for time in times),
     ]
