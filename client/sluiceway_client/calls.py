@@ -145,6 +145,9 @@ class Calls:
             raise ValueError("base_url is not a URL") from error
         if url.scheme not in {"http", "https"} or not url.host or url.query or url.fragment:
             raise ValueError("base_url is a URL like https://HOST/v1")
+        if url.userinfo:
+            # httpx would send it in the place of the key, and base_url is in the client's repr.
+            raise ValueError("base_url holds no user and no password: the key is api_key")
         key = api_key.strip()
         if not re.fullmatch(r"[\x21-\x7e]+", key):
             # httpx would say so too, and repeat the key.

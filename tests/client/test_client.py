@@ -108,6 +108,13 @@ def test_address_that_is_none_is_refused(url: str) -> None:
         Client(url, KEY)
 
 
+def test_address_with_a_password_is_refused_without_being_told() -> None:
+    with pytest.raises(ValueError, match="no password") as refused:
+        Client("https://acme:hunter2@api.example/v1", KEY)
+
+    assert "hunter2" not in str(refused.value)
+
+
 @pytest.mark.parametrize("key", ["swk_\u00e9", "swk_a b", "swk_a\nx"])
 def test_key_that_no_header_can_hold_is_refused_without_being_told(key: str) -> None:
     with pytest.raises(ValueError, match="API key") as refused:
