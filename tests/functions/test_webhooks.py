@@ -386,6 +386,19 @@ def test_deliveries_are_listed_newest_first_in_pages(stage: Stage) -> None:
     }
 
 
+@pytest.mark.parametrize(("after_s", "status"), [(86_399, "pending"), (86_400, "failed")])
+def test_delivery_that_nobody_tries_any_more_has_failed(
+    stage: Stage, after_s: int, status: str
+) -> None:
+    webhook_id = register(stage)["id"]
+    attempted(stage, webhook_id)  # a minute later
+    stage.clock.advance(s=60 + after_s)
+
+    (told,) = call(stage, "GET", f"/{webhook_id}/deliveries").body["data"]
+
+    assert (told["status"], told["error"], told["attempts"]) == (status, "refused", 1)
+
+
 def test_no_deliveries_are_an_empty_list(stage: Stage) -> None:
     body = call(stage, "GET", "/callbacks/deliveries").body
 

@@ -15,6 +15,7 @@ from sluiceway.domain.endpoint import EVENT_TYPES, NO_ENDPOINTS, Endpoint
 from sluiceway.domain.job import JobStatus
 from sluiceway.domain.webhook import (
     DETAIL_TYPES,
+    GIVEN_UP_AFTER_S,
     MAX_RECEIVES,
     MAX_URL_CHARACTERS,
     RETRY_DELAYS_S,
@@ -235,6 +236,12 @@ def test_waits_grow_from_seconds_to_hours() -> None:
 
 def test_jitter_only_lengthens() -> None:
     assert 5 < retry_delay_s(1, rand=0.99) < 5.5
+
+
+def test_no_pause_is_as_long_as_that_after_which_a_delivery_is_given_up() -> None:
+    longest_s = max(retry_delay_s(receives, rand=1.0) for receives in range(1, MAX_RECEIVES + 1))
+
+    assert 2 * longest_s < GIVEN_UP_AFTER_S
 
 
 def test_after_the_last_attempt_the_message_goes_to_the_dead_letter_queue_at_once() -> None:

@@ -13,7 +13,7 @@ import ipaddress
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
@@ -50,6 +50,10 @@ GONE = 410
 EVENT_ID_BYTES = 20
 
 DELIVERY_PREFIX = "dlv_"
+GIVEN_UP_AFTER_S = 24 * 3600
+"""A delivery that was not tried for so long is not tried again by itself: no pause is as long. What
+was to be written of its last attempt is lost."""
+
 DELIVERY_KEPT_S = 30 * 24 * 3600
 """From the event on, whatever becomes of it."""
 
@@ -214,6 +218,15 @@ class DeliveryRecord:
     error: str | None = None
     first_attempt_at_epoch_ms: int | None = None
     last_attempt_at_epoch_ms: int | None = None
+
+    def as_of(self, now_ms: int) -> "DeliveryRecord":
+        """As it stands at this time: nobody waits for ever for what will not come."""
+        last_ms = self.last_attempt_at_epoch_ms
+        if self.status is not DeliveryStatus.PENDING or last_ms is None:
+            return self
+        if now_ms - last_ms < GIVEN_UP_AFTER_S * 1000:
+            return self
+        return replace(self, status=DeliveryStatus.FAILED)
 
 
 def deliveries(event: JobEvent, endpoints: Endpoints) -> list[Delivery]:

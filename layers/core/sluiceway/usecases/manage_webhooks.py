@@ -112,10 +112,11 @@ def list_deliveries(
     `limit`: 1 to 100. Raises WebhookNotFoundError.
     """
     get(registrar.endpoints.read(tenant), given)
+    now_ms = registrar.clock.now_ms()
     found = registrar.delivery_log.list(
-        tenant, given, now_ms=registrar.clock.now_ms(), limit=limit + 1, before=before
+        tenant, given, now_ms=now_ms, limit=limit + 1, before=before
     )
-    return found[:limit], len(found) > limit
+    return [one.as_of(now_ms) for one in found[:limit]], len(found) > limit
 
 
 def redeliver_webhook(
