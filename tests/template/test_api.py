@@ -142,6 +142,13 @@ def test_refusal_is_a_problem_with_code_and_request_id(kind: str) -> None:
     assert headers(kind)["Content-Type"] == "'application/problem+json'"
 
 
+@pytest.mark.parametrize("kind", ["UNAUTHORIZED", "ACCESS_DENIED"])
+def test_refusal_of_a_key_is_told_where_openais_clients_look(kind: str) -> None:
+    body = problem(kind)
+
+    assert body["message"] == body["detail"]
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_refusal_says_its_status_once_in_the_line_and_once_in_the_body(kind: str) -> None:
     status = RESPONSES[kind].get("statusCode")
