@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 import unicodedata
 from collections.abc import Callable
 from dataclasses import fields, replace
@@ -383,3 +384,20 @@ def test_cache_key_never_crosses_scopes(one: str, other: str) -> None:
     shared = keys(tenant=one, cache_scope="shared").cache_key
 
     assert shared != keys(tenant=other, cache_scope="tenant").cache_key
+
+
+@pytest.mark.parametrize("marks", ["\u0327\u0300", "\u0f73"], ids=["accents", "made of two"])
+def test_text_of_many_marks_has_its_key_in_bearable_time(marks: str) -> None:
+    began_s = time.process_time()
+
+    many = keys(input="a" + marks * 170_000)
+
+    assert time.process_time() - began_s < 10  # minutes, when a run is sorted as a whole
+    assert many != keys(input="a" + marks * 169_999)
+
+
+@given(st.permutations(["\u0327", "\u0300", "\u0323", "\u0301"] * 7))
+def test_marks_of_one_letter_in_another_order_are_the_same_text(marks: list[str]) -> None:
+    text = "e" + "".join(marks)
+
+    assert keys(input=text) == keys(input=unicodedata.normalize("NFC", text))

@@ -19,8 +19,10 @@ from pydantic import (
 from sluiceway.domain.errors import ValidationFailedError
 from sluiceway.domain.request import (
     MAX_FAULTS_TOLD,
+    MAX_LISTED,
     PARTS,
     TEXT,
+    Objects,
     ShortText,
     Strict,
     SubmitRequest,
@@ -88,10 +90,10 @@ class _Common(Strict):
 class ChatRequest(_Common):
     """`POST /chat/completions`."""
 
-    messages: Annotated[list[dict[str, Any]], Field(min_length=1)]
+    messages: Annotated[Objects, Field(min_length=1)]
     frequency_penalty: float | None = None
     function_call: Any = None
-    functions: list[dict[str, Any]] | None = None
+    functions: Objects | None = None
     logit_bias: dict[str, int] | None = None
     max_completion_tokens: _Tokens | None = None
     max_tokens: _Tokens | None = None
@@ -103,11 +105,11 @@ class ChatRequest(_Common):
     seed: int | None = None
     stop: Any = None
     tool_choice: Any = None
-    tools: list[dict[str, Any]] | None = None
+    tools: Objects | None = None
     verbosity: str | None = None
     # Dropped
     logprobs: _False | None = None
-    modalities: list[Literal["text"]] | None = None
+    modalities: Annotated[list[Literal["text"]], Field(max_length=MAX_LISTED)] | None = None
     n: _One | None = None
 
 
@@ -129,18 +131,24 @@ class _Part(Strict):
     logprobs: Any = None
 
 
+_Parts = Annotated[list[_Part], Field(min_length=1, max_length=MAX_LISTED)]
+
+
 class _Item(Strict):
     """A message; one that an answer held may come back as it was."""
 
     role: Literal["system", "developer", "user", "assistant"]
     content: Annotated[
-        Annotated[str, Tag(TEXT)] | Annotated[list[_Part], Field(min_length=1), Tag(PARTS)],
+        Annotated[str, Tag(TEXT)] | Annotated[_Parts, Tag(PARTS)],
         Discriminator(lambda value: TEXT if isinstance(value, str) else PARTS),
     ]
     type: Literal["message"] = "message"
     id: Any = None
     phase: Any = None
     status: Any = None
+
+
+_Items = Annotated[list[_Item], Field(min_length=1, max_length=MAX_LISTED)]
 
 
 class _Format(Strict):
@@ -166,8 +174,7 @@ class ResponsesRequest(_Common):
     """`POST /responses`."""
 
     input: Annotated[
-        Annotated[str, StringConstraints(min_length=1), Tag(TEXT)]
-        | Annotated[list[_Item], Field(min_length=1), Tag(PARTS)],
+        Annotated[str, StringConstraints(min_length=1), Tag(TEXT)] | Annotated[_Items, Tag(PARTS)],
         Discriminator(lambda value: TEXT if isinstance(value, str) else PARTS),
     ]
     instructions: str | None = None

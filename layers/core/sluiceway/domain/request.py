@@ -41,6 +41,9 @@ MAX_AGE_S = 365 * 24 * 3600
 _OWNED_BY_US = ("messages", "model", "stream")
 """Options that would change what `model` and `input` say, or the form of the answer."""
 
+MAX_LISTED = 2048
+"""Messages, parts of one, and the like: each that is wrong is a fault, however many are told."""
+
 MAX_FAULTS_TOLD = 50
 MAX_NAME_TOLD = 64
 """Characters of a member's name: a name is a text of the body too, and may be as long as one."""
@@ -63,6 +66,7 @@ Address = Annotated[
 """Of a webhook; `callback_of` says which are taken."""
 
 ShortText = Annotated[str, StringConstraints(min_length=1, max_length=64)]
+Objects = Annotated[list[dict[str, Any]], Field(max_length=MAX_LISTED)]
 
 
 class Strict(BaseModel):
@@ -81,18 +85,18 @@ class Message(Strict):
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Annotated[
-        Annotated[str, Tag(TEXT)] | Annotated[list[dict[str, Any]] | None, Tag(PARTS)],
+        Annotated[str, Tag(TEXT)] | Annotated[Objects | None, Tag(PARTS)],
         Discriminator(lambda value: TEXT if isinstance(value, str) else PARTS),
     ] = None
     name: ShortText | None = None
     tool_call_id: ShortText | None = None
-    tool_calls: list[dict[str, Any]] | None = None
+    tool_calls: Objects | None = None
 
 
 class Chat(Strict):
     """An input of several messages."""
 
-    messages: Annotated[list[Message], Field(min_length=1, max_length=2048)]
+    messages: Annotated[list[Message], Field(min_length=1, max_length=MAX_LISTED)]
 
 
 class CacheRequest(Strict):
