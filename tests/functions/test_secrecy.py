@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from sluiceway.adapters.http_vendors import HttpVendors
 from sluiceway.adapters.sqs_webhooks import message_body
+from sluiceway.domain.endpoint import CALLBACKS
 from sluiceway.domain.errors import WebhookError
-from sluiceway.domain.webhook import CALLBACKS
 from sluiceway_local.simulator import Simulator
 
 from functions.api import app as api
