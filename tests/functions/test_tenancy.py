@@ -165,7 +165,7 @@ def test_every_route_with_an_id_is_tried() -> None:
 
 
 @pytest.mark.parametrize(("method", "rule"), BY_ID)
-def test_id_of_another_tenant_is_as_an_unknown_one(
+def test_id_of_another_tenant_is_as_an_unknown_one(  # case A03
     both: Api, acmes: dict[str, str], method: str, rule: str
 ) -> None:
     own = both.ask(method, path_of(rule, acmes), "acme")
@@ -259,7 +259,7 @@ def _nameless(answer: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("tenant", ["", None, 0])
-def test_no_route_works_without_a_tenant(both: Api, tenant: Any) -> None:
+def test_no_route_works_without_a_tenant(both: Api, tenant: Any) -> None:  # case A04
     keyless = {"/health", "/openapi.json"}
     ids = {"job_id": UNKNOWN["job_id"], "name": "demo-chat"} | UNKNOWN
 
