@@ -19,7 +19,6 @@ from pydantic import (
 from sluiceway.domain.errors import ValidationFailedError
 from sluiceway.domain.request import (
     MAX_FAULTS_TOLD,
-    MAX_LISTED,
     PARTS,
     TEXT,
     Objects,
@@ -109,7 +108,7 @@ class ChatRequest(_Common):
     verbosity: str | None = None
     # Dropped
     logprobs: _False | None = None
-    modalities: Annotated[list[Literal["text"]], Field(max_length=MAX_LISTED)] | None = None
+    modalities: Annotated[list[Literal["text"]], Field(fail_fast=True)] | None = None
     n: _One | None = None
 
 
@@ -131,7 +130,7 @@ class _Part(Strict):
     logprobs: Any = None
 
 
-_Parts = Annotated[list[_Part], Field(min_length=1, max_length=MAX_LISTED)]
+_Parts = Annotated[list[_Part], Field(min_length=1, fail_fast=True)]
 
 
 class _Item(Strict):
@@ -148,7 +147,7 @@ class _Item(Strict):
     status: Any = None
 
 
-_Items = Annotated[list[_Item], Field(min_length=1, max_length=MAX_LISTED)]
+_Items = Annotated[list[_Item], Field(min_length=1, fail_fast=True)]
 
 
 class _Format(Strict):

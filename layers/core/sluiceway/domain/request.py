@@ -41,9 +41,6 @@ MAX_AGE_S = 365 * 24 * 3600
 _OWNED_BY_US = ("messages", "model", "stream")
 """Options that would change what `model` and `input` say, or the form of the answer."""
 
-MAX_LISTED = 2048
-"""Messages, parts of one, and the like: each that is wrong is a fault, however many are told."""
-
 MAX_FAULTS_TOLD = 50
 MAX_NAME_TOLD = 64
 """Characters of a member's name: a name is a text of the body too, and may be as long as one."""
@@ -66,7 +63,8 @@ Address = Annotated[
 """Of a webhook; `callback_of` says which are taken."""
 
 ShortText = Annotated[str, StringConstraints(min_length=1, max_length=64)]
-Objects = Annotated[list[dict[str, Any]], Field(max_length=MAX_LISTED)]
+Objects = Annotated[list[dict[str, Any]], Field(fail_fast=True)]
+"""A fault is told of the first only: a body has room for half a million."""
 
 
 class Strict(BaseModel):
@@ -96,7 +94,7 @@ class Message(Strict):
 class Chat(Strict):
     """An input of several messages."""
 
-    messages: Annotated[list[Message], Field(min_length=1, max_length=MAX_LISTED)]
+    messages: Annotated[list[Message], Field(min_length=1, max_length=2048)]
 
 
 class CacheRequest(Strict):
