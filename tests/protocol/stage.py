@@ -762,7 +762,9 @@ class Stage:
         """Until its next pass, workers take what comes meanwhile."""
         self.advance(round(seconds * 1000))
         for message in self.visible():
-            self.deliver(message)
+            # While one is worked on, others come and go, this one among them.
+            if any(message is one for one in self.visible()):
+                self.deliver(message)
 
     def cancel(self, job: JobId) -> bool:
         """A partner cancels. False: there was no answer."""
