@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from sluiceway.adapters.dynamodb import Table, Write, from_item
+from sluiceway.adapters.dynamodb import Table, Write
 from sluiceway.domain.webhook import (
     DELIVERY_KEPT_S,
     DELIVERY_PREFIX,
@@ -73,7 +73,7 @@ class DynamoDBDeliveries:
         oldest, newest = oldest_delivery_id(now_ms), before or f"{DELIVERY_PREFIX}~"
         if newest < oldest:
             return []
-        answer = self._table.client.query(
+        rows, _ = self._table.query(
             TableName=self._name,
             ConsistentRead=True,
             KeyConditionExpression="#tenant = :owner AND #job_id BETWEEN :oldest AND :newest",
@@ -86,7 +86,6 @@ class DynamoDBDeliveries:
             ScanIndexForward=False,
             Limit=limit + 1,  # both ends belong to BETWEEN, and `before` doesn't
         )
-        rows = [from_item(item) for item in answer["Items"]]
         return [_record_in(row, tenant, endpoint_id) for row in rows if row["job_id"] != before][
             :limit
         ]
