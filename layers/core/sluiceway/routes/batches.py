@@ -165,9 +165,9 @@ def _told(fetched: FetchedBatch, status: int, request: Request) -> Reply:
 
 def _waited(reply: Reply, caller: Caller, request: Request, wait_s: int) -> Reply:
     """The batch when its jobs have ended or the wait is over, with the headers of its submit."""
-    left_s = request.context.get_remaining_time_in_millis() / 1000 - ANSWERED_WITHIN_S
+    bearable_s = request.bearable_s(wait_s, before_end_s=ANSWERED_WITHIN_S)
     try:
-        fetched = _fetch(reply.body["id"], caller, request, wait_s=max(0.0, min(wait_s, left_s)))
+        fetched = _fetch(reply.body["id"], caller, request, wait_s=bearable_s)
         now = _told(fetched, reply.status, request)
     except StoreBusyError:  # the batch is there all the same, and its id is what finds it
         return replace(reply, headers={**reply.headers, **applied(wait_s)})

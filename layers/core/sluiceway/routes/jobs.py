@@ -48,14 +48,7 @@ def post_job() -> Response[str]:
     if only_asks:
         key_of(request)  # refused as a submit's would be; there is nothing to tell again
         return request.respond(_dry_run(wanted, caller, request))
-    reply = answered_once(
-        request,
-        caller,
-        "POST /jobs",
-        body,
-        act=lambda: told(submit(wanted, caller, request), request),
-        again=lambda job_id: _told_again(job_id, caller, request),
-    )
+    reply = submitted_once(wanted, body, caller, request, "POST /jobs")
     if wait_s and reply.status == 202:  # noqa: PLR2004
         reply = _waited(reply, caller, request, wait_s)
     return request.respond(reply)
@@ -109,6 +102,23 @@ def post_cancel(job_id: str) -> Response[str]:
 
 
 # ------------------------------------------------------------------------------------ shared
+
+
+def submitted_once(
+    wanted: SubmitRequest, body: Any, caller: Caller, request: Request, route: str
+) -> Reply:
+    """The job or the hit of a submit, or of the first one with the same Idempotency-Key.
+
+    `body`: the JSON that asks for it. Raises as `submit` and `answered_once` do.
+    """
+    return answered_once(
+        request,
+        caller,
+        route,
+        body,
+        act=lambda: told(submit(wanted, caller, request), request),
+        again=lambda job_id: told_of(fetch(job_id, caller, request.deps), request),
+    )
 
 
 def submit(
@@ -249,18 +259,12 @@ def _dry_run(wanted: SubmitRequest, caller: Caller, request: Request) -> Reply:
     )
 
 
-def _told_again(job_id: str, caller: Caller, request: Request) -> Reply:
-    """The job of a replayed submit, as it is now."""
-    fetched = fetch(job_id, caller, request.deps)
-    return told_of(fetched, request)
-
-
 def _waited(reply: Reply, caller: Caller, request: Request, wait_s: int) -> Reply:
     """The accepted job when it has ended or the wait is over, with the headers of its submit."""
     body: dict[str, Any] = reply.body
-    left_s = request.context.get_remaining_time_in_millis() / 1000 - HOLD_ENDS_BEFORE_S
+    bearable_s = request.bearable_s(wait_s, before_end_s=HOLD_ENDS_BEFORE_S)
     try:
-        fetched = fetch(body["id"], caller, request.deps, wait_s=max(0.0, min(wait_s, left_s)))
+        fetched = fetch(body["id"], caller, request.deps, wait_s=bearable_s)
         now = told_of(fetched, request)
     except StoreBusyError:  # the job was accepted all the same, and its id is what finds it
         return replace(reply, headers={**reply.headers, **applied(wait_s)})

@@ -18,8 +18,7 @@ from sluiceway.domain.keys import digest_of
 from sluiceway.domain.request import SubmitRequest
 from sluiceway.http import LONGEST_POLL_S, Reply, job_reply
 from sluiceway.openai_http import chat_completion, is_open, response, unanswered
-from sluiceway.routes.idempotency import answered_once
-from sluiceway.routes.jobs import cancel, fetch, submit, told, told_of
+from sluiceway.routes.jobs import cancel, fetch, submitted_once, told_of
 from sluiceway.routes.request import HOLD_ENDS_BEFORE_S, Request, request_of
 from sluiceway.usecases.authorize import Caller
 
@@ -61,7 +60,7 @@ def post_response() -> Response[str]:
     wanted = response_of(body, protocol_of=_protocols(request), local=request.deps.local)
     background = body.get("background") is True
     if background:
-        job = _submitted(wanted, body, caller, request, "POST /responses")
+        job = submitted_once(wanted, body, caller, request, "POST /responses")
         return request.respond(_whole(job) or response(job))
     job = _held(wanted, body, caller, request, "POST /responses")
     return request.respond(unanswered(job) or response(job, background=False))
@@ -99,20 +98,6 @@ def _whole(job: Reply) -> Reply | None:
     return unanswered(job) if "result_url" in job.body else None
 
 
-def _submitted(
-    wanted: SubmitRequest, body: Any, caller: Caller, request: Request, route: str
-) -> Reply:
-    """The job or the hit of a submit, or of the first one with the same Idempotency-Key."""
-    return answered_once(
-        request,
-        caller,
-        route,
-        body,
-        act=lambda: told(submit(wanted, caller, request), request),
-        again=lambda job_id: told_of(fetch(job_id, caller, request.deps), request),
-    )
-
-
 def _held(wanted: SubmitRequest, body: Any, caller: Caller, request: Request, route: str) -> Reply:
     """The ended job, completed or not, or the hit.
 
@@ -121,15 +106,15 @@ def _held(wanted: SubmitRequest, body: Any, caller: Caller, request: Request, ro
     """
     deps, clock = request.deps, request.deps.submitter.clock
     began_ms = clock.now_ms()
-    left_s = request.context.get_remaining_time_in_millis() / 1000 - HOLD_ENDS_BEFORE_S
-    until_ms = began_ms + round(min(deps.hold_s, left_s) * 1000)
+    hold_s = request.bearable_s(deps.hold_s, before_end_s=HOLD_ENDS_BEFORE_S)
+    until_ms = began_ms + round(hold_s * 1000)
     # With a key the client says itself which of its requests are one.
     digest = None if "idempotency-key" in request.headers else digest_of([route, body])
     owed_id = None if digest is None else deps.owed.find(caller.tenant, digest, now_ms=began_ms)
 
     job = None if owed_id is None else _owed(owed_id, caller, request, until_ms)
     if job is None:
-        first = _submitted(wanted, body, caller, request, route)
+        first = submitted_once(wanted, body, caller, request, route)
         job = first
         if is_open(first):
             with suppress(StoreBusyError):  # the job goes on, and its answer is owed

@@ -171,6 +171,11 @@ class Request:
                 raise InvalidRequestError(f"The parameter {name} may be given once.")
         return given
 
+    def bearable_s(self, wait_s: float, *, before_end_s: float) -> float:
+        """As much of a wait as leaves the invocation `before_end_s` for its answer."""
+        left_s = self.context.get_remaining_time_in_millis() / 1000 - before_end_s
+        return max(0.0, min(wait_s, left_s))
+
     def respond(self, reply: Reply) -> Response[str]:
         """The reply with the headers that all of them have."""
         given = self.headers.get("x-correlation-id", "")
