@@ -567,7 +567,7 @@ class Gateway:
         tables: Tables,
         recorder: Recorder,
     ) -> None:
-        """`catalogue` takes the place of the packaged one, which is empty in the sources."""
+        """`catalogue` takes the place of the one that is deployed."""
         self._local = local
         self._simulator = simulator
         self._sqs = emulator.client("sqs", local.endpoint_url)
@@ -577,7 +577,7 @@ class Gateway:
         self.counting = recorder.counting
         self._authorize, self._api, self._run = map(function, ("authorize", "api", "run_job"))
         self._authorize_deps = bootstrap.authorize_deps()
-        deps = bootstrap.api_deps()
+        deps = bootstrap.api_deps().now()
         self._api_state = _State(deps.submitter.state)
         self._picture = _Picture(deps.submitter.backlogs)
         submitter = replace(
@@ -585,19 +585,20 @@ class Gateway:
         )
         self._api_deps = replace(deps, submitter=submitter)
         run_deps = bootstrap.run_deps()
-        self._run_state = _State(run_deps.worker.state)
+        self._run_state = _State(run_deps.worker().state)
         # Without jitter a retry is due at once.
         self.picture = _Given()
         # One call in ten is a sample, and samples are read every 30 s: told apart from the count.
         worker = replace(
-            run_deps.worker,
+            run_deps.worker(),
             catalogue=catalogue,
             rand=lambda: 0.0,
             latencies=_KnownLatencies(),
             state=self._run_state,
             backlogs=self.picture,
         )
-        self._run_deps = replace(run_deps, worker=worker)
+        self._worker = worker
+        self._run_deps = replace(run_deps, worker=lambda: self._worker)
 
     def prompt(self, chars: int = SMALL_PROMPT_CHARS) -> str:
         """A new prompt that hardly compresses, the same in every run of this program."""
@@ -686,8 +687,8 @@ class Gateway:
         """Runs the worker on a message; `meanwhile` happens while the vendor is called."""
         deps = self._run_deps
         if meanwhile is not None:
-            vendors = _Interrupted(deps.worker.vendors, meanwhile)
-            deps = replace(deps, worker=replace(deps.worker, vendors=vendors))
+            vendors = _Interrupted(self._worker.vendors, meanwhile)
+            deps = replace(deps, worker=lambda: replace(self._worker, vendors=vendors))
         answer = self._run.handle({"Records": [record]}, Context("run_job"), deps)
         _expect("acknowledged", not answer["batchItemFailures"], acknowledged)
 

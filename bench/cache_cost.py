@@ -45,6 +45,7 @@ from bench.aws_calls import Call, Gateway, Units, item_bytes, read_units, write_
 from tests.contract.harness import make_tables, store_on
 from tests.fakes.in_memory import (
     FakeClock,
+    FakeFlags,
     FakeVendors,
     InMemoryAudit,
     InMemoryBacklogs,
@@ -361,6 +362,7 @@ class Handlers:
         self._api_deps = ApiDeps(
             submitter=Submitter(
                 catalogue=CATALOGUE,
+                flags=FakeFlags(),
                 jobs=self.shelf.jobs,
                 cache=self.shelf.cache,
                 rates=InMemoryRates(world),
@@ -385,7 +387,7 @@ class Handlers:
             idempotency=lambda: None,
         )
         self._run_deps = RunDeps(
-            worker=Worker(
+            worker=lambda: Worker(
                 catalogue=CATALOGUE,
                 jobs=self.shelf.jobs,
                 cache=self.shelf.cache,

@@ -198,7 +198,7 @@ def invalidate(
         raise click.UsageError("Give exactly one of --model, --tenant and --key.")
     with console.errors_told(as_json=as_json):
         target = find_target(stack)
-        if model is not None and target.local:
+        if model is not None:
             console.require_model(model, target)
         if key is not None:
             target.reachable_cache  # noqa: B018 - raises where a tombstone would be of no use
@@ -219,11 +219,6 @@ def invalidate(
         click.echo(f"It is effective within {EFFECTIVE_WITHIN_S} s everywhere.")
         if done.found is False:
             click.echo("There was no entry; jobs that were submitted before won't store one.")
-        if model is not None and not target.local:
-            click.echo(
-                "The catalogue of a stack on AWS isn't known here: the name was not checked.",
-                err=True,
-            )
 
 
 def _require_good_clock(target: Target) -> None:

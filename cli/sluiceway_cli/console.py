@@ -76,8 +76,9 @@ def require_model(name: str, target: Target) -> None:
         return
     near = get_close_matches(name, known)
     hint = f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(known)}"
-    which = "the catalogue" if target.local else "the catalogue that is packaged here"
-    raise click.ClickException(f"{which} has no model {name!r}; {hint if known else 'it has none'}")
+    raise click.ClickException(
+        f"the catalogue has no model {name!r}; {hint if known else 'it has none'}"
+    )
 
 
 def json_option(name: str, text: str | bytes) -> Any:

@@ -237,7 +237,9 @@ def local() -> None:
 )
 @click.option("--vendor-url", help="Call this vendor instead of the simulator.")
 @click.option(
-    "--catalogue", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="TOML file."
+    "--catalogue",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="TOML file; else what was pushed stays.",
 )
 @click.option("--built", is_flag=True, help="Deploy what `make build` made, as on AWS.")
 @console.as_json
@@ -258,7 +260,7 @@ def local_up(
             local_stack.source(built=built),
             port=port,
             vendor_url=vendor_url,
-            catalogue=catalogue or local_stack.DEFAULT_CATALOGUE,
+            catalogue=catalogue,
             say=lambda text: None if as_json else terminal.print(f"[dim]·[/] {text}"),
             python=local_stack.interpreter(built=built, say=terminal.print),
         )

@@ -178,5 +178,3 @@ def _list(target: Target, *, as_json: bool) -> None:
         click.echo(one["subject"] + (f"  {state}" if state not in {"", "Disabled"} else ""))
     if not paused:
         click.echo("Nothing is paused.")
-    if not target.local:
-        click.echo("Models are those of the catalogue that is packaged here.", err=True)

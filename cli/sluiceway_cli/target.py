@@ -16,6 +16,7 @@ from typing import Any
 import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
+from sluiceway.adapters.appconfig import parse_flags
 from sluiceway.adapters.dynamodb import Table, to_item
 from sluiceway.adapters.dynamodb_audit import DynamoDBAudit
 from sluiceway.adapters.dynamodb_backlog import DynamoDBBacklogs
@@ -39,6 +40,7 @@ from sluiceway.http import rfc3339
 from sluiceway.ports import (
     AuditLog,
     Clock,
+    Flags,
     Gates,
     JobQueue,
     JobStore,
@@ -50,13 +52,13 @@ from sluiceway.usecases.invalidate_cache import Invalidator
 from sluiceway.usecases.manage_webhooks import Registrar
 from sluiceway.usecases.submit_job import Submitter
 
+from sluiceway_cli.configurations import Profile
 from sluiceway_cli.dead_letters import DeadLetters
 from sluiceway_cli.dlq import Operator
 from sluiceway_cli.pauses import Lane, find_lane
 from sluiceway_cli.records import Recorder, local_actor
 
 LOCAL_FILE = Path(".sluiceway/local.json")
-LOCAL_CATALOGUE = Path(".sluiceway/catalogue.toml")
 KEY_VARIABLE = "SLUICEWAY_API_KEY"
 URL_VARIABLE = "SLUICEWAY_API_URL"
 
@@ -88,6 +90,8 @@ class Target:
     region: str | None = None
     local: bool = False
     """The stack of this folder."""
+    vendor_url: str | None = None
+    """Where all vendors of a local stack answer."""
     clock: Clock = field(default_factory=SystemClock)
     pause: Callable[[float], None] = time.sleep
     """Waits that many seconds."""
@@ -247,6 +251,7 @@ class Target:
         """What an operator's submit works with."""
         return Submitter(
             catalogue=self.catalogue(),
+            flags=self.flags(),
             jobs=self.jobs,
             cache=self.cache,
             payloads=self.payloads,
@@ -278,11 +283,37 @@ class Target:
             randomness=secrets.token_bytes,
         )
 
+    @cached_property
+    def catalogue_profile(self) -> Profile:
+        """The catalogue's versions and deployments."""
+        return self._profile("Catalogue", "application/toml")
+
+    @cached_property
+    def flags_profile(self) -> Profile:
+        """The flags' versions and deployments."""
+        return self._profile("Flags", "application/json")
+
+    def rollout_id(self, *, gradual: bool) -> str:
+        """How fast a deployment reaches the functions."""
+        return self._output("GradualRolloutId" if gradual else "ImmediateRolloutId")
+
     def catalogue(self) -> Catalogue:
-        """What the local stack was deployed with; for a stack on AWS, what is packaged here."""
-        if self.local:
-            return catalogues.parse(LOCAL_CATALOGUE.read_text("utf-8"))
-        return packaged_catalogue()
+        """What is in force; before the first push, what is packaged."""
+        text = self.catalogue_profile.running_text()
+        return packaged_catalogue() if text is None else catalogues.parse(text)
+
+    def flags(self) -> Flags:
+        """What is in force."""
+        return parse_flags(self.flags_profile.running_text() or "{}")
+
+    def _profile(self, name: str, content_type: str) -> Profile:
+        return Profile(
+            self.client("appconfig"),
+            application_id=self._output("ConfigurationId"),
+            environment_id=self._output(f"{name}EnvironmentId"),
+            profile_id=self._output(f"{name}ProfileId"),
+            content_type=content_type,
+        )
 
     def _claimed_by(self, job: Job) -> str | None:
         row = self._table.read(
@@ -333,6 +364,7 @@ def find_target(stack: str | None) -> Target:
                 endpoint_url=local["endpoint_url"],
                 region=local["region"],
                 local=True,
+                vendor_url=local.get("vendor_url"),
             )
         except (ValueError, KeyError, TypeError):
             raise ValueError(

@@ -24,7 +24,7 @@ app.include_router(webhooks.router)
 
 def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
     """Answers an API Gateway proxy event."""
-    return handle(event, context, bootstrap.api_deps())
+    return handle(event, context, bootstrap.api_deps().now())
 
 
 def handle(event: dict[str, Any], context: LambdaContext, deps: ApiDeps) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from sluiceway.usecases.deliver_webhook import deliver_webhook
 
 def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
     """Answers an SQS event with the messages that are to stay in the queue."""
-    return handle(event, context, bootstrap.deliver_deps())
+    return handle(event, context, bootstrap.deliver_deps().now())
 
 
 def handle(event: dict[str, Any], context: LambdaContext, deps: DeliverDeps) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from sluiceway.usecases.invalidate_cache import Invalidation, invalidate_cache
 
 def handler(event: dict[str, Any], context: LambdaContext) -> None:
     """Takes an EventBridge event `CacheInvalidate` of the source `sluiceway.ops`."""
-    handle(event, context, bootstrap.invalidate_deps())
+    handle(event, context, bootstrap.invalidate_deps().now())
 
 
 def handle(event: dict[str, Any], context: LambdaContext, deps: InvalidateDeps) -> None:

@@ -6,7 +6,11 @@ from aws_lambda_powertools.utilities.typing import LambdaContext
 from sluiceway import bootstrap
 from sluiceway.adapters.sqs_queue import read_body
 from sluiceway.bootstrap import RunDeps
+from sluiceway.domain.errors import StoreBusyError
 from sluiceway.usecases.run_job import Acknowledge, Decision, Delivery, GiveBack, run_job
+
+NO_CATALOGUE_S = 60.0
+"""A message waits so long while the catalogue can't be read."""
 
 
 def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
@@ -47,6 +51,11 @@ def _run(record: dict[str, Any], context: LambdaContext, deps: RunDeps) -> Decis
     if "DeadLetterQueueSourceArn" in attributes:
         # LocalStack keeps the first enqueueing's time in a message that it moves back.
         enqueued_at_ms = max(enqueued_at_ms, int(attributes["ApproximateFirstReceiveTimestamp"]))
+    try:
+        worker = deps.worker()
+    except StoreBusyError as error:  # without a catalogue nobody knows what the job needs
+        deps.telemetry.error("configuration_unread", error)
+        return GiveBack(NO_CATALOGUE_S)
     return run_job(
         Delivery(
             tenant=tenant,
@@ -54,7 +63,7 @@ def _run(record: dict[str, Any], context: LambdaContext, deps: RunDeps) -> Decis
             receives=int(attributes["ApproximateReceiveCount"]),
             enqueued_at_ms=enqueued_at_ms,
             lane=deps.lane_of_queue[_queue_name(record)],
-            function_ends_ms=deps.worker.clock.now_ms() + context.get_remaining_time_in_millis(),
+            function_ends_ms=worker.clock.now_ms() + context.get_remaining_time_in_millis(),
         ),
-        deps.worker,
+        worker,
     )

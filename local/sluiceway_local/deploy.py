@@ -15,9 +15,6 @@ from samtranslator.yaml_helper import yaml_parse
 from sluiceway_local import emulator
 
 CODE_BUCKET = "sluiceway-local-code"
-CATALOGUE_PATH = "python/sluiceway/catalogue.toml"
-"""Of the packaged catalogue, within the layer's archive."""
-
 PARAMETERS = {
     "Target": "local",
     "WorkerConcurrency": "20",
@@ -44,7 +41,7 @@ class Source:
         )
 
 
-def deploy(source: Source, *, endpoint_url: str, stack: str, catalogue: str) -> dict[str, str]:
+def deploy(source: Source, *, endpoint_url: str, stack: str) -> dict[str, str]:
     """Creates or updates the stack, and gives its outputs.
 
     Raises RuntimeError with CloudFormation's own reasons when it fails.
@@ -68,8 +65,7 @@ def deploy(source: Source, *, endpoint_url: str, stack: str, catalogue: str) -> 
                 if source.built
                 else _files(folder / "sluiceway", "python/sluiceway/")
             )
-            content = {**dict(files), CATALOGUE_PATH: catalogue.encode()}
-            properties["ContentUri"] = _upload(s3, _zip(content.items()))
+            properties["ContentUri"] = _upload(s3, _zip(files))
     _apply(template, endpoint_url=endpoint_url, stack=stack)
     answer = emulator.client("cloudformation", endpoint_url).describe_stacks(StackName=stack)
     return {output["OutputKey"]: output["OutputValue"] for output in answer["Stacks"][0]["Outputs"]}

@@ -17,8 +17,10 @@ from sluiceway.adapters.dynamodb_partner_keys import DynamoDBPartnerKeys
 from sluiceway.bootstrap import SystemClock
 from sluiceway.domain import catalogue as catalogues
 from sluiceway.domain.api_key import SCOPES
-from sluiceway.domain.errors import CatalogueError
+from sluiceway.domain.errors import ConfigurationError
+from sluiceway_cli.configurations import with_vendor
 from sluiceway_cli.keys import create_key
+from sluiceway_cli.target import Target
 
 from sluiceway_local import deploy, emulator, processes, state
 from sluiceway_local.processes import REGION, Process
@@ -59,15 +61,16 @@ def up(
     *,
     port: int = DEFAULT_PORT,
     vendor_url: str | None = None,
-    catalogue: Path = DEFAULT_CATALOGUE,
+    catalogue: Path | None = None,
     say: Callable[[str], None] = lambda _: None,
     folder: Path = state.FOLDER,
     python: str = sys.executable,
 ) -> LocalStack:
     """Starts what isn't running, deploys, and writes `.sluiceway/local.json`.
 
-    On a running stack only the deployment is repeated, and the data stays.
-    Raises RuntimeError or CatalogueError with what is wrong, and leaves nothing half-started.
+    On a running stack only the deployment is repeated, and the data stays; so does what was pushed,
+    unless `catalogue` is given.
+    Raises RuntimeError or ConfigurationError with what is wrong, and leaves nothing half-started.
     """
     if vendor_url is not None and not re.fullmatch(r"(?i:https?)://[^\s\"\\\\]+", vendor_url):
         raise RuntimeError(f"{vendor_url!r} is no URL of a vendor")
@@ -79,15 +82,15 @@ def _up(
     source: deploy.Source,
     port: int,
     vendor_url: str | None,
-    catalogue: Path,
+    catalogue: Path | None,
     say: Callable[[str], None],
     folder: Path,
     python: str,
 ) -> LocalStack:
-    checked = catalogues.parse(catalogue.read_text())  # before anything starts
     template = yaml_parse(source.template.read_text())
-    if faults := catalogues.check_times(checked, lease_s=deploy.lease_s(template)):
-        raise CatalogueError(faults)
+    given = None if catalogue is None else catalogue.read_text()
+    if given is not None:  # before anything starts
+        _check(given, template)
     before = state.read(folder)
     running = earlier = _still_running(state.read_running(folder))
     started: list[Process] = []
@@ -123,8 +126,7 @@ def _up(
             source,
             endpoint_url=endpoint_url,
             vendor_url=vendor_url,
-            catalogue=catalogue,
-            secrets={vendor.api_key_secret for vendor in checked.vendors.values()},
+            catalogue=given,
             before=before,
             pid=running.processes["emulator"].pid,
             folder=folder,
@@ -171,16 +173,13 @@ def _deploy(
     *,
     endpoint_url: str,
     vendor_url: str,
-    catalogue: Path,
-    secrets: set[str],
+    catalogue: str | None,
     before: LocalStack | None,
     pid: int,
     folder: Path,
 ) -> LocalStack:
-    content = _with_vendor(catalogue.read_text(), vendor_url)
-    (folder / "catalogue.toml").write_text(content)  # for a `sam deploy` beside this stack
-    _make_secrets(endpoint_url, secrets - {""})
-    outputs = deploy.deploy(source, endpoint_url=endpoint_url, stack=STACK, catalogue=content)
+    outputs = deploy.deploy(source, endpoint_url=endpoint_url, stack=STACK)
+    _push(catalogue, outputs, endpoint_url=endpoint_url, vendor_url=vendor_url)
     template = yaml_parse(source.template.read_text())
     api_id = emulator.apply_what_is_left_out(
         endpoint_url,
@@ -212,11 +211,28 @@ def _deploy(
     return stack
 
 
-def _with_vendor(text: str, vendor_url: str) -> str:
-    """The catalogue with every vendor's base_url replaced."""
-    return re.sub(
-        r'^(\s*base_url\s*=\s*)"[^"]*"', rf'\g<1>"{vendor_url}"', text, flags=re.MULTILINE
+def _check(text: str, template: dict[str, Any]) -> None:
+    """Raises ConfigurationError."""
+    faults = catalogues.check_times(catalogues.parse(text), lease_s=deploy.lease_s(template))
+    if faults:
+        raise ConfigurationError(faults)
+
+
+def _push(
+    given: str | None, outputs: dict[str, str], *, endpoint_url: str, vendor_url: str
+) -> None:
+    """Deploys the catalogue: the one that is given, else what is in force or the default."""
+    target = Target(
+        api_url="", outputs=outputs, endpoint_url=endpoint_url, region=REGION, vendor_url=vendor_url
     )
+    in_force = target.catalogue_profile.running_text()
+    text = with_vendor(given or in_force or DEFAULT_CATALOGUE.read_text(), vendor_url)
+    vendors = catalogues.parse(text).vendors.values()
+    _make_secrets(endpoint_url, {vendor.api_key_secret for vendor in vendors} - {""})
+    if text != in_force:
+        target.catalogue_profile.push(
+            text, target.rollout_id(gradual=False), description="by: sluiceway local up"
+        )
 
 
 def _make_secrets(endpoint_url: str, names: set[str]) -> None:

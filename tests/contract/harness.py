@@ -27,6 +27,7 @@ from sluiceway.ports import Started, Submitted
 from sluiceway.usecases.sweep_jobs import Sweeper, Swept, sweep_jobs
 
 from tests.fakes.in_memory import (
+    FakeFlags,
     InMemoryBacklogs,
     InMemoryGates,
     InMemoryLatencies,
@@ -357,6 +358,7 @@ def sweep(
     world = World()
     return sweep_jobs(
         Sweeper(
+            flags=FakeFlags(),
             jobs=jobs,
             state=InMemoryState(world),
             due_jobs=due_jobs,

@@ -48,6 +48,7 @@ from tests.fakes.examples import (
 )
 from tests.fakes.in_memory import (
     NOW_MS,
+    FakeFlags,
     InMemoryBacklogs,
     InMemoryCache,
     InMemoryJobs,
@@ -679,6 +680,7 @@ def test_submits_that_race_the_holders_end_are_neither_lost_nor_doubled(
             Caller("acme", frozenset({"submit"}), "key_1"),
             Origin("request", "correlation"),
             Submitter(
+                flags=FakeFlags(),
                 catalogue=CATALOGUE,
                 jobs=store.jobs,
                 cache=store.cache,
@@ -859,6 +861,7 @@ class Shelf:
 
     def submitter(self, queue: InMemoryQueue) -> Submitter:
         return Submitter(
+            flags=FakeFlags(),
             catalogue=STAMPEDED,
             jobs=self.jobs,
             cache=self.cache,

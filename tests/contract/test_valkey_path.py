@@ -21,6 +21,7 @@ from sluiceway.usecases.submit_job import Accepted, Hit, Origin, Submitter, subm
 
 from tests.contract.clients import meet_another, transactions
 from tests.fakes.in_memory import (
+    FakeFlags,
     FakeVendors,
     InMemoryBacklogs,
     InMemoryGates,
@@ -71,6 +72,7 @@ class Path:
             CALLER,
             Origin("request", "correlation"),
             Submitter(
+                flags=FakeFlags(),
                 catalogue=CATALOGUE,
                 jobs=self.store.jobs,
                 cache=self.store.cache,

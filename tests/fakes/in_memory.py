@@ -24,6 +24,7 @@ from sluiceway.domain.api_key import USE_NOTED_EVERY_S
 from sluiceway.domain.backlog import TELLS_FOR_MS, Backlog
 from sluiceway.domain.endpoint import NO_ENDPOINTS, Endpoints
 from sluiceway.domain.errors import StoreBusyError
+from sluiceway.domain.flags import FEATURES
 from sluiceway.domain.freshness import cool_down_ms
 from sluiceway.domain.gate import FURTHEST_SLOT_MS, Gate, Limits, Room, Shut
 from sluiceway.domain.job import (
@@ -613,6 +614,22 @@ class InMemoryCache:
         with self._world.lock:
             self._world.tombstones[cache_key] = now_ms
             return self._world.entries.pop(cache_key, None) is not None
+
+
+class FakeFlags:
+    """Flags (port Flags): as they are by default, but for `switched`."""
+
+    def __init__(self, **switched: bool) -> None:
+        """By feature, for everybody."""
+        self.switched: dict[str, bool] = switched
+        self.exceptions: dict[tuple[str, str], bool] = {}
+        """By feature, and `model:NAME` or `tenant:NAME`."""
+
+    def on(self, feature: str, *, model: str = "", tenant: str = "") -> bool:
+        for subject in (f"model:{model}", f"tenant:{tenant}"):
+            if (feature, subject) in self.exceptions:
+                return self.exceptions[feature, subject]
+        return self.switched.get(feature, FEATURES[feature])
 
 
 class InMemoryState:

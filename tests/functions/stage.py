@@ -24,6 +24,7 @@ from functions.run_job import app as run_job
 from functions.sweep_jobs import app as sweep_jobs
 from tests.fakes.in_memory import (
     FakeClock,
+    FakeFlags,
     FakeVendors,
     InMemoryAudit,
     InMemoryBacklogs,
@@ -98,6 +99,7 @@ class Stage:
         self.cache: ResultCache = InMemoryCache(self.world)
         self.gates = InMemoryGates(self.world)
         self.catalogue = CATALOGUE
+        self.flags = FakeFlags()
         self.state = InMemoryState(self.world)
         self.audit = InMemoryAudit(self.world)
         self.batches: Batches = InMemoryBatches(self.world)
@@ -145,6 +147,7 @@ class Stage:
         """Asks the API with this event."""
         deps = ApiDeps(
             submitter=Submitter(
+                flags=self.flags,
                 catalogue=self.catalogue,
                 jobs=self.jobs,
                 cache=self.cache,
@@ -207,7 +210,7 @@ class Stage:
     def run(self, *records: dict[str, Any]) -> list[str]:
         """Runs these messages as one batch; gives the ids of those that stay in the queue."""
         deps = RunDeps(
-            worker=Worker(
+            worker=lambda: Worker(
                 catalogue=CATALOGUE,
                 jobs=self.jobs,
                 cache=self.cache,
@@ -245,6 +248,7 @@ class Stage:
         """Sweeps as the schedule does, or for another event."""
         deps = SweepDeps(
             sweeper=lambda time_left_ms: Sweeper(
+                flags=self.flags,
                 jobs=self.jobs,
                 state=self.state,
                 due_jobs=InMemoryDueJobs(self.world),

@@ -21,7 +21,7 @@ from sluiceway.usecases.manage_webhooks import queue_test
 
 from functions.api import app as api
 from tests.fakes import examples
-from tests.fakes.in_memory import NOW_MS, FakeClock
+from tests.fakes.in_memory import NOW_MS, FakeClock, FakeFlags
 from tests.functions.stage import request
 from tests.template.calls import make_resources
 from tests.unit.logs import a_context
@@ -93,10 +93,9 @@ def both(monkeypatch: pytest.MonkeyPatch) -> Iterator[Api]:
         session = boto3.Session(region_name="us-east-1")
         monkeypatch.setattr(boto3, "DEFAULT_SESSION", session)
         monkeypatch.setattr(bootstrap, "SystemClock", FakeClock)
-        monkeypatch.setattr(bootstrap, "packaged_catalogue", lambda: CATALOGUE)
         for name, value in make_resources(session, "dynamodb").items():
             monkeypatch.setenv(name, value)
-        deps = bootstrap.api_deps.__wrapped__()
+        deps = bootstrap.api_deps.__wrapped__().build(CATALOGUE, FakeFlags())
         made = Api(deps)
         session.events.register("provide-client-params", made.hear)
         yield made

@@ -171,7 +171,7 @@ def test_built_function_wires_itself_from_its_settings(
 
     deps, valkey_loaded = run(function, code, *layers, AWS_DEFAULT_REGION="us-east-1", **settings)
 
-    assert deps.endswith("Deps")
+    assert deps == "Live" or deps.endswith("Deps")
     assert valkey_loaded is (settings.get("CACHE_BACKEND") == "valkey")
 
 

@@ -53,6 +53,7 @@ from sluiceway_cli.dead_letters import DeadLetters
 from tests.fakes.in_memory import (
     NOW_MS,
     FakeClock,
+    FakeFlags,
     InMemoryAudit,
     InMemoryBacklogs,
     InMemoryCache,
@@ -593,6 +594,7 @@ class Stage:
                 Caller(tenant, frozenset({"submit", "bypass"}), "key_1"),
                 Origin("request-1", "correlation-1"),
                 Submitter(
+                    flags=FakeFlags(),
                     catalogue=CATALOGUE,
                     jobs=cast("JobStore", self._port(self.stores.jobs, "jobs")),
                     cache=cast("ResultCache", self._port(self.stores.cache, "cache")),
@@ -738,6 +740,7 @@ class Stage:
         """One sweep, as there is one each minute."""
         end_ms = self.now_ms + SWEEP_MS
         sweeper = Sweeper(
+            flags=FakeFlags(),
             jobs=cast("JobStore", self._port(self.stores.jobs, "jobs")),
             state=cast("StateStore", self._port(self.stores.state, "state")),
             due_jobs=cast("DueJobs", self._port(self.stores.due_jobs, "due_jobs")),

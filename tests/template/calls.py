@@ -45,6 +45,7 @@ from sluiceway.usecases.submit_job import Submitter
 from sluiceway.usecases.sweep_jobs import Sweeper
 
 from tests.fakes import examples
+from tests.fakes.appconfig import FakeAppConfig
 from tests.fakes.in_memory import NOW_MS, FakeClock
 from tests.template.rendering import RESOURCES, ROOT, render, render_with
 from tests.unit.logs import a_context
@@ -65,7 +66,16 @@ Names = frozenset[str]
 PORTS = frozenset(
     {"bus", "cache", "due_jobs", "gates", "jobs", "keys", "latencies", "payloads", "queue"}
     | {"audit", "backlogs", "state", "vendors", "webhook_client", "webhook_secrets", "webhooks"}
-    | {"idempotency", "lists", "batches", "usage", "owed", "delivery_log", "endpoints"}
+    | {
+        "configuration",
+        "idempotency",
+        "lists",
+        "batches",
+        "usage",
+        "owed",
+        "delivery_log",
+        "endpoints",
+    }
 )
 """The names under which use cases and routes know the ports that reach AWS."""
 
@@ -85,6 +95,19 @@ DEPS: dict[str, tuple[Any, tuple[type, ...]]] = {
     ),
 }
 """Of each function: its builder, and the classes whose fields are the ports it has."""
+
+CONFIGURED = frozenset(
+    name
+    for name, of in render().of_type("AWS::Lambda::Function").items()
+    if "CONFIGURATION" in of["Environment"]["Variables"]
+)
+"""The functions that read the catalogue or the flags, which bootstrap does for them."""
+
+_CONFIGURATIONS = {
+    name.lower(): "application/${Configuration}"
+    f"/environment/${{{name}Environment}}/configuration/${{{name}Profile}}"
+    for name in ("Catalogue", "Flags")
+}
 
 BACKENDS = ("dynamodb", "valkey")
 
@@ -144,7 +167,8 @@ def calls_of(function: str) -> set[tuple[Verb, Names]]:
     """The same, with the keyword arguments of each call."""
     fields = {field.name for kind in DEPS[function][1] for field in dataclasses.fields(kind)}
     app = ROOT / RESOURCES[function]["Properties"]["CodeUri"] / "app.py"
-    return {
+    configured = {(("configuration", function), Names())} if function in CONFIGURED else set()
+    return configured | {
         ((port, verb), names)
         for path in _used_by(app)
         for (port, verb), names in _method_calls(path)
@@ -202,6 +226,7 @@ def record(backend: str) -> Calls:
             patch.setenv(name, value)
         recorder = _Recorder(calls)
         session.events.register("provide-client-params", recorder.hear)
+        FakeAppConfig(session, catalogue="[service]", flags="{}")
         _run_all_verbs(recorder, session)
     return calls
 
@@ -257,6 +282,10 @@ def _rights(service: str, operation: str, params: dict[str, Any]) -> Iterator[Ri
             name = params["SecretId"]
             secret = f"secret:{SECRETS}*" if name.startswith(SECRETS) else name
             yield secret, f"secretsmanager:{operation}"
+        case "appconfigdata", _:
+            token = params.get("ConfigurationToken", "").partition("|")[0]
+            profile = token or params["ConfigurationProfileIdentifier"]
+            yield _CONFIGURATIONS[profile], f"appconfig:{operation}"
         case "events", "PutEvents":
             yield params["Entries"][0]["EventBusName"], f"events:{operation}"
         case _:
@@ -310,6 +339,8 @@ def make_resources(session: boto3.Session, backend: str) -> dict[str, str]:
 
 def _known(value: Any, names: dict[str, str]) -> str:
     match value:
+        case {"Ref": "Configuration"}:
+            return "application"
         case {"Ref": str(logical_id)}:
             return names[logical_id]
         case {"Fn::Sub": str(text)} if "${ValkeyCache." in text:
@@ -319,13 +350,13 @@ def _known(value: Any, names: dict[str, str]) -> str:
 
 def _run_all_verbs(recorder: _Recorder, session: boto3.Session) -> None:
     api, run, authorize, sweep, publish, deliver, invalidate = (
-        DEPS[f"{function}Function"][0].__wrapped__()
+        _deps_of(f"{function}Function", recorder)
         for function in (
             *("Api", "RunJob", "Authorize", "SweepJobs"),
             *("PublishEvents", "DeliverWebhook", "InvalidateCache"),
         )
     )
-    for service in ("dynamodb", "sqs", "s3", "secretsmanager", "events"):
+    for service in ("appconfigdata", "dynamodb", "sqs", "s3", "secretsmanager", "events"):
         recorder.calls.known |= set(session.client(service).meta.method_to_api_mapping)
 
     first = _run_verbs_of_the_api(recorder, api.submitter)
@@ -335,7 +366,7 @@ def _run_all_verbs(recorder: _Recorder, session: boto3.Session) -> None:
     _run_verbs_of_webhooks(recorder, api.registrar())
     recorder.run(("idempotency", "make"), frozenset(), lambda: _use_idempotency(api.idempotency()))
 
-    jobs = recorder.port("jobs", run.worker.jobs)
+    jobs = recorder.port("jobs", run.worker().jobs)
     started = _start(jobs, first)
     assert isinstance(_try_start(jobs, examples.a_job(3, cache_key=first.cache_key)), LeaseHeld)
     _keep(recorder.calls, session)  # with its lease and its claim, which the end closes
@@ -364,19 +395,19 @@ def _run_all_verbs(recorder: _Recorder, session: boto3.Session) -> None:
     slot = Ticket(NOW_MS + 60_000, 0)
     parked = transitions.gated(working.job, not_before_ms=slot.slot_at_ms, slot=slot)
     jobs.apply(working.job, parked, lease=working.lease)
-    _run_verbs_of_gates(recorder.port("gates", run.worker.gates))
-    latencies = recorder.port("latencies", run.worker.latencies)
+    _run_verbs_of_gates(recorder.port("gates", run.worker().gates))
+    latencies = recorder.port("latencies", run.worker().latencies)
     latencies.median_ms("latency#vendor#model-1", now_ms=NOW_MS)
     latencies.median_ms("latency#vendor#model-1", now_ms=NOW_MS, least=1)
     latencies.add("latency#vendor#model-1", 300, now_ms=NOW_MS, surely=True)
     queue = recorder.port("queue", run.queue)
     for lane in ("interactive", "batch"):
         queue.give_back(lane, "no-such-receipt", 1.0)
-    vendors = recorder.port("vendors", run.worker.vendors)
+    vendors = recorder.port("vendors", run.worker().vendors)
     vendors.prepare(_call().vendor)  # reads the vendor's key
     with suppress(VendorError):  # nobody listens there
         vendors.call(_call())
-    run.worker.vendors.close()
+    run.worker().vendors.close()
 
     _run_verbs_of_refreshes(recorder, run)
     _run_sweepers_verbs(recorder, sweep)
@@ -390,6 +421,20 @@ def _run_all_verbs(recorder: _Recorder, session: boto3.Session) -> None:
     keys.note_use(examples.a_partner_key().key_hash, now_s=NOW_MS // 1000)
     keys.revoke(examples.a_partner_key().key_id, now_s=NOW_MS // 1000)
     _keep(recorder.calls, session)
+
+
+def _deps_of(function: str, recorder: _Recorder) -> Any:
+    """As its builder makes them; what they read of the configuration is noted."""
+    made = DEPS[function][0].__wrapped__()
+    verb = "configuration", function
+    if isinstance(made, bootstrap.Live):
+        return recorder.run(verb, Names(), made.now)
+    if isinstance(made, bootstrap.RunDeps):
+        worker = recorder.run(verb, Names(), made.worker)
+        return replace(made, worker=lambda: worker)
+    if isinstance(made, bootstrap.SweepDeps):
+        recorder.run(verb, Names(), lambda: made.sweeper(lambda: 0))
+    return made
 
 
 def _use_idempotency(store: BasePersistenceLayer) -> None:
@@ -488,9 +533,9 @@ def _run_verbs_of_gates(gates: Any) -> None:
 
 def _run_verbs_of_refreshes(recorder: _Recorder, run: Any) -> None:
     """The end of a refresh job lets its entry cool down."""
-    jobs = recorder.port("jobs", run.worker.jobs)
+    jobs = recorder.port("jobs", run.worker().jobs)
     refresh = examples.a_refresh(13)
-    run.worker.jobs.queue_refresh(refresh, examples.an_entry(examples.a_job(13)))
+    run.worker().jobs.queue_refresh(refresh, examples.an_entry(examples.a_job(13)))
     jobs.apply(refresh, examples.failed(refresh), unless_held_at_ms=NOW_MS)
 
 

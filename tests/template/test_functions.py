@@ -142,7 +142,7 @@ def test_builder_is_content_with_the_functions_settings(
 
     deps = builder.__wrapped__()
 
-    assert isinstance(deps, kind)
+    assert isinstance(deps, (kind, bootstrap.Live))
 
 
 @pytest.mark.parametrize(("function", "backend", "name"), SETTINGS_OF_FUNCTIONS)

@@ -43,6 +43,8 @@ CONFIG: dict[str, Any] = tomllib.loads((ROOT / "samconfig.toml").read_text("utf-
 ENVIRONMENTS = ("dev", "prod", "local")
 
 OUTPUTS = {
+    *("ConfigurationId", "GradualRolloutId", "ImmediateRolloutId"),
+    *("CatalogueEnvironmentId", "CatalogueProfileId", "FlagsEnvironmentId", "FlagsProfileId"),
     "ApiUrl",
     "InteractiveQueueUrl",
     "BatchQueueUrl",
@@ -117,9 +119,19 @@ def test_no_resource_has_a_physical_name() -> None:
     }
 
     # CloudFormation makes up no name for these, so they have the stack's.
-    assert named == {"EventBus": ["Name"], "ValkeyCache": ["ServerlessCacheName"]}
-    assert {RESOURCES[name]["Properties"][key]["Ref"] for name, (key,) in named.items()} == {
-        "AWS::StackName"
+    assert named == {
+        "Configuration": ["Name"],
+        "EventBus": ["Name"],
+        "GradualRollout": ["Name"],
+        "ImmediateRollout": ["Name"],
+        "ValkeyCache": ["ServerlessCacheName"],
+        # Of the application alone, and read under these names.
+        **{f"Catalogue{part}": ["Name"] for part in ("Environment", "Profile")},
+        **{f"Flags{part}": ["Name"] for part in ("Environment", "Profile")},
+    }
+    names = {name: RESOURCES[name]["Properties"][key] for name, (key,) in named.items()}
+    assert {name for name, value in names.items() if "AWS::StackName" not in str(value)} == {
+        name for name in named if name.startswith(("Catalogue", "Flags"))
     }
 
 

@@ -22,6 +22,7 @@ from sluiceway.usecases.submit_job import (
 
 from tests.fakes.in_memory import (
     FakeClock,
+    FakeFlags,
     InMemoryBacklogs,
     InMemoryCache,
     InMemoryJobs,
@@ -74,6 +75,7 @@ class Gateway:
             Caller(tenant, frozenset(scopes.split()), "key_1"),
             Origin("req-1", "corr-1", "Root=1-5759e988"),
             Submitter(
+                flags=FakeFlags(),
                 catalogue=self.catalogue,
                 jobs=self.jobs,
                 cache=self.cache,

@@ -20,6 +20,7 @@ from sluiceway.usecases.sweep_jobs import Sweeper, sweep_jobs
 from tests.fakes.in_memory import (
     NOW_MS,
     FakeClock,
+    FakeFlags,
     InMemoryBacklogs,
     InMemoryCache,
     InMemoryDueJobs,
@@ -323,6 +324,7 @@ class Stack:
 
             sweep_jobs(
                 Sweeper(
+                    flags=FakeFlags(),
                     jobs=self.jobs,
                     state=InMemoryState(self.world),
                     due_jobs=InMemoryDueJobs(self.world),

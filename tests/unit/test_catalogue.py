@@ -18,7 +18,7 @@ from sluiceway.domain.catalogue import (
     check_times,
     parse,
 )
-from sluiceway.domain.errors import CatalogueError, ModelNotFoundError
+from sluiceway.domain.errors import ConfigurationError, ModelNotFoundError
 
 MINIMAL = """
 [vendors.simulator]
@@ -73,7 +73,7 @@ allow_shared_cache = true
 
 def faults(text: str) -> list[str]:
     """The places that a wrong catalogue's error names."""
-    with pytest.raises(CatalogueError) as caught:
+    with pytest.raises(ConfigurationError) as caught:
         parse(text)
     return [fault.partition(":")[0] for fault in caught.value.errors]
 
@@ -300,7 +300,7 @@ def test_catalogue_names_what_is_wrong_in_a_model(member: str, place: str) -> No
 )
 def test_catalogue_refuses_numbers_without_an_end(template: str, number: str) -> None:
     # A cost or an expiry that can't be computed would lose a paid result.
-    with pytest.raises(CatalogueError):
+    with pytest.raises(ConfigurationError):
         parse(template.format(number))
 
 

@@ -11,7 +11,7 @@ from sluiceway.domain import errors
 from sluiceway.domain import job as transitions
 from sluiceway.domain.errors import (
     BusyError,
-    CatalogueError,
+    ConfigurationError,
     JobNotFoundError,
     QuotaExceededError,
     RejectedError,
@@ -58,7 +58,7 @@ def an_instance(error: type[SluicewayError]) -> SluicewayError:
         return error("detail", retry_after_s=1)
     if issubclass(error, VendorError):
         return error("vendor_timeout", "detail", retryable=True)
-    if issubclass(error, CatalogueError):
+    if issubclass(error, ConfigurationError):
         return error(("detail",))
     return error("detail")
 

@@ -39,6 +39,7 @@ from tests.fakes.in_memory import (
     NOW_MS,
     Claim,
     FakeClock,
+    FakeFlags,
     FakeVendors,
     InMemoryBacklogs,
     InMemoryCache,
@@ -141,6 +142,7 @@ class Desk:
             self.letters, self.jobs, self._claimed_by, self.clock, pause=self._pause
         )
         self.submitter = Submitter(
+            flags=FakeFlags(),
             catalogue=CATALOGUE,
             jobs=self.jobs,
             cache=InMemoryCache(self.world),

@@ -19,6 +19,7 @@ from sluiceway.usecases.sweep_jobs import LOOK_AHEAD_MS, Sweeper, Swept, sweep_j
 
 from tests.fakes.in_memory import (
     NOW_MS,
+    FakeFlags,
     InMemoryBacklogs,
     InMemoryDueJobs,
     InMemoryGates,
@@ -74,6 +75,7 @@ class Minute(Bench):
         self.time_left_ms = 55_000
         return sweep_jobs(
             Sweeper(
+                flags=FakeFlags(),
                 jobs=self.jobs,
                 state=InMemoryState(self.world),
                 due_jobs=self.due_jobs,

@@ -31,6 +31,7 @@ from sluiceway.usecases.wake_jobs import POLL_EVERY_MS
 from tests.fakes.in_memory import (
     NOW_MS,
     Claim,
+    FakeFlags,
     InMemoryBacklogs,
     InMemoryDueJobs,
     InMemoryJobs,
@@ -101,6 +102,7 @@ class Minute(Bench):
     def sweep(self, *, poll: bool = False) -> Swept:
         return sweep_jobs(
             Sweeper(
+                flags=FakeFlags(),
                 jobs=self.store,
                 state=self.state,
                 due_jobs=self.due_jobs,
@@ -643,6 +645,7 @@ def test_sweep_stops_in_time_and_the_next_goes_on(minute: Minute) -> None:
         return next(left)
 
     sweeper = Sweeper(
+        flags=FakeFlags(),
         jobs=minute.jobs,
         state=minute.state,
         due_jobs=minute.due_jobs,

@@ -28,6 +28,7 @@ from tests.fakes.examples import a_delivery
 from tests.fakes.in_memory import (
     NOW_MS,
     FakeClock,
+    FakeFlags,
     InMemoryDeliveries,
     InMemoryEndpoints,
     InMemoryJobs,
@@ -84,6 +85,7 @@ class Desk:
 
     def deliver(self, delivery: Delivery = DELIVERY, *, receives: int = 1) -> float | None:
         courier = Courier(
+            flags=FakeFlags(),
             jobs=InMemoryJobs(self.world, clock=self.clock),
             endpoints=InMemoryEndpoints(self.world),
             delivery_log=self.delivery_log,

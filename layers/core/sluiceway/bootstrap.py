@@ -4,6 +4,7 @@ Nothing else reads the environment or makes a client. Each function calls its ow
 first event and keeps what it gives while it is warm.
 """
 
+import operator
 import os
 import random
 import secrets
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import boto3
 from botocore.config import Config
@@ -22,12 +23,14 @@ from sluiceway.adapters.dynamodb import Table
 from sluiceway.telemetry import PowertoolsTelemetry
 
 if TYPE_CHECKING:
+    from sluiceway.adapters.appconfig import AppConfigReader
     from sluiceway.adapters.dynamodb_cache import DynamoDBCache
     from sluiceway.adapters.valkey_cache import ValkeyCache
     from sluiceway.domain.catalogue import Catalogue
     from sluiceway.ports import (
         Clock,
         EventBus,
+        Flags,
         JobQueue,
         JobStore,
         PartnerKeys,
@@ -86,6 +89,7 @@ class Settings:
     webhook_queue_url: str = ""
     webhook_master: str = ""
     event_bus: str = ""
+    configuration: str = ""
     target: str = ""
     lease_s: int = 0
     interactive_workers: int = 0
@@ -118,6 +122,30 @@ _NUMBERS = ("lease_s", "interactive_workers", "batch_workers")
 _LANES = ("interactive_queue_url", "batch_queue_url")
 
 
+T = TypeVar("T")
+
+
+class Live(Generic[T]):
+    """What a function works with, under the configuration of the moment.
+
+    Its parts are made once; what depends on the configuration is put together anew when that
+    changes, and stays the same within an event.
+    """
+
+    def __init__(self, read: Callable[[], tuple[Any, ...]], build: Callable[..., T]) -> None:
+        """`read` gives what `build` takes: the same objects until something has changed."""
+        self.read = read
+        self.build = build
+        self._latest: tuple[tuple[Any, ...], T] | None = None
+
+    def now(self) -> T:
+        """Raises StoreBusyError when no configuration was ever read."""
+        given = self.read()
+        if self._latest is None or any(map(operator.is_not, given, self._latest[0])):
+            self._latest = given, self.build(*given)
+        return self._latest[1]
+
+
 class SystemClock:
     """The machine's clock (port Clock)."""
 
@@ -137,9 +165,9 @@ class AuthorizeDeps:
 
 @dataclass(frozen=True, slots=True)
 class RunDeps:
-    """What the worker works with."""
+    """What the worker works with; `worker` is of the configuration of the moment."""
 
-    worker: "Worker"
+    worker: "Callable[[], Worker]"
     queue: "JobQueue"
     lane_of_queue: dict[str, str]
     """By the queue's name, the last part of its ARN."""
@@ -199,7 +227,7 @@ def authorize_deps() -> AuthorizeDeps:
 
 
 @cache
-def api_deps() -> "ApiDeps":
+def api_deps() -> "Live[ApiDeps]":
     """For functions/api."""
     from sluiceway.adapters.dynamodb_audit import DynamoDBAudit  # noqa: PLC0415
     from sluiceway.adapters.dynamodb_backlog import DynamoDBBacklogs  # noqa: PLC0415
@@ -214,44 +242,55 @@ def api_deps() -> "ApiDeps":
     from sluiceway.usecases.submit_job import Submitter  # noqa: PLC0415
 
     settings = Settings.from_environment(
-        *(*_STORES, *_LANES, "idempotency_table", "webhook_queue_url", "webhook_master", "target")
+        *(*_STORES, *_LANES, "idempotency_table", "webhook_queue_url", "webhook_master", "target"),
+        "configuration",
     )
     telemetry = PowertoolsTelemetry()
-    catalogue = _catalogue(telemetry)
     table, clock = _table(), SystemClock()
     jobs, results, payloads = _stores(settings, table, telemetry)
     state = DynamoDBState(table, settings.coordination_table, clock=clock)
-    return ApiDeps(
-        submitter=Submitter(
-            catalogue=catalogue,
-            jobs=jobs,
-            cache=results,
-            state=state,
-            rates=DynamoDBRates(table, settings.coordination_table),
-            backlogs=DynamoDBBacklogs(table, settings.coordination_table, clock=clock),
-            payloads=payloads,
-            queue=_queue(settings, telemetry),
-            clock=clock,
-            randomness=secrets.token_bytes,
-            rand=random.random,
-        ),
-        invalidator=Invalidator(
-            cache=results,
-            state=state,
-            audit=DynamoDBAudit(table, settings.jobs_table),
-            clock=clock,
+    backlogs = DynamoDBBacklogs(table, settings.coordination_table, clock=clock)
+    queue = _queue(settings, telemetry)
+    registrar = cache(lambda: _registrar(settings, table, telemetry))
+    idempotency = cache(lambda: _idempotency(table, settings.idempotency_table))
+
+    def build(catalogue: "Catalogue", flags: "Flags") -> ApiDeps:
+        telemetry.know_vendors(catalogue.vendor_by_model)
+        return ApiDeps(
+            submitter=Submitter(
+                catalogue=catalogue,
+                flags=flags,
+                jobs=jobs,
+                cache=results,
+                state=state,
+                rates=DynamoDBRates(table, settings.coordination_table),
+                backlogs=backlogs,
+                payloads=payloads,
+                queue=queue,
+                clock=clock,
+                randomness=secrets.token_bytes,
+                rand=random.random,
+            ),
+            invalidator=Invalidator(
+                cache=results,
+                state=state,
+                audit=DynamoDBAudit(table, settings.jobs_table),
+                clock=clock,
+                telemetry=telemetry,
+            ),
+            lists=DynamoDBJobLists(table, settings.jobs_table),
+            usage=DynamoDBUsage(table, settings.jobs_table, clock=clock),
+            batches=DynamoDBBatches(table, settings.jobs_table),
+            owed=DynamoDBOwedAnswers(table, settings.coordination_table),
+            registrar=registrar,
             telemetry=telemetry,
-        ),
-        lists=DynamoDBJobLists(table, settings.jobs_table),
-        usage=DynamoDBUsage(table, settings.jobs_table, clock=clock),
-        batches=DynamoDBBatches(table, settings.jobs_table),
-        owed=DynamoDBOwedAnswers(table, settings.coordination_table),
-        registrar=cache(lambda: _registrar(settings, table, telemetry)),
-        telemetry=telemetry,
-        pause=time.sleep,
-        idempotency=cache(lambda: _idempotency(table, settings.idempotency_table)),
-        local=settings.local,
-    )
+            pause=time.sleep,
+            idempotency=idempotency,
+            local=settings.local,
+        )
+
+    catalogue_now, flags_now = _configuration(settings, telemetry)
+    return Live(lambda: (catalogue_now(), flags_now()), build)
 
 
 @cache
@@ -265,7 +304,7 @@ def run_deps() -> RunDeps:
     from sluiceway.adapters.secrets_manager import SecretsManagerKeys  # noqa: PLC0415
     from sluiceway.usecases.run_job import Worker  # noqa: PLC0415
 
-    settings = Settings.from_environment(*_STORES, *_LANES, "lease_s")
+    settings = Settings.from_environment(*_STORES, *_LANES, "lease_s", "configuration")
     telemetry = PowertoolsTelemetry()
     clock = SystemClock()
     table = _table()
@@ -273,25 +312,34 @@ def run_deps() -> RunDeps:
     secret_client: Callable[[], Any] = cache(
         lambda: boto3.client("secretsmanager", config=_STORE_CONFIG)
     )
-    worker = Worker(
-        catalogue=_catalogue(telemetry),
-        jobs=jobs,
-        cache=results,
-        state=DynamoDBState(table, settings.coordination_table, clock=clock),
-        payloads=payloads,
-        gates=DynamoDBGates(table, settings.coordination_table),
-        latencies=DynamoDBLatencies(table, settings.coordination_table),
-        backlogs=DynamoDBBacklogs(table, settings.coordination_table, clock=clock),
-        vendors=HttpVendors(api_key=SecretsManagerKeys(secret_client, clock), clock=clock),
-        clock=clock,
-        telemetry=telemetry,
-        rand=random.random,
-        token=lambda: secrets.token_urlsafe(16),
-        pause=time.sleep,
-        lease_ms=settings.lease_s * 1000,
-    )
+    state = DynamoDBState(table, settings.coordination_table, clock=clock)
+    latencies = DynamoDBLatencies(table, settings.coordination_table)
+    backlogs = DynamoDBBacklogs(table, settings.coordination_table, clock=clock)
+    vendors = HttpVendors(api_key=SecretsManagerKeys(secret_client, clock), clock=clock)
+
+    def build(catalogue: "Catalogue") -> Worker:
+        telemetry.know_vendors(catalogue.vendor_by_model)
+        return Worker(
+            catalogue=catalogue,
+            jobs=jobs,
+            cache=results,
+            state=state,
+            payloads=payloads,
+            gates=DynamoDBGates(table, settings.coordination_table),
+            latencies=latencies,
+            backlogs=backlogs,
+            vendors=vendors,
+            clock=clock,
+            telemetry=telemetry,
+            rand=random.random,
+            token=lambda: secrets.token_urlsafe(16),
+            pause=time.sleep,
+            lease_ms=settings.lease_s * 1000,
+        )
+
+    catalogue_now, _ = _configuration(settings, telemetry)
     return RunDeps(
-        worker=worker,
+        worker=Live(lambda: (catalogue_now(),), build).now,
         queue=_queue(settings, telemetry),
         lane_of_queue={
             settings.interactive_queue_url.rsplit("/", 1)[-1]: "interactive",
@@ -314,7 +362,7 @@ def sweep_deps() -> SweepDeps:
 
     settings = Settings.from_environment(
         *("jobs_table", "cache_backend", "coordination_table", *_LANES),
-        *("interactive_workers", "batch_workers"),
+        *("interactive_workers", "batch_workers", "configuration"),
     )
     telemetry = PowertoolsTelemetry()
     table, clock = _table(), SystemClock()
@@ -326,9 +374,11 @@ def sweep_deps() -> SweepDeps:
     gates = DynamoDBGates(table, settings.coordination_table)
     latencies = DynamoDBLatencies(table, settings.coordination_table)
     backlogs = DynamoDBBacklogs(table, settings.coordination_table, clock=clock)
-    catalogue = _catalogue(telemetry)
+    catalogue_now, flags_now = _configuration(settings, telemetry)
 
     def sweeper(time_left_ms: Callable[[], int]) -> Sweeper:
+        catalogue = catalogue_now()
+        telemetry.know_vendors(catalogue.vendor_by_model)
         return Sweeper(
             jobs=jobs,
             state=state,
@@ -341,6 +391,7 @@ def sweep_deps() -> SweepDeps:
             time_left_ms=time_left_ms,
             pause=time.sleep,
             catalogue=catalogue,
+            flags=flags_now(),
             backlogs=backlogs,
             workers={"interactive": settings.interactive_workers, "batch": settings.batch_workers},
         )
@@ -370,7 +421,7 @@ def publish_deps() -> PublishDeps:
 
 
 @cache
-def deliver_deps() -> DeliverDeps:
+def deliver_deps() -> Live[DeliverDeps]:
     """For functions/deliver_webhook."""
     from sluiceway.adapters.dynamodb_cache import DynamoDBCache  # noqa: PLC0415
     from sluiceway.adapters.dynamodb_deliveries import DynamoDBDeliveries  # noqa: PLC0415
@@ -380,32 +431,42 @@ def deliver_deps() -> DeliverDeps:
     from sluiceway.usecases.deliver_webhook import Courier  # noqa: PLC0415
 
     settings = Settings.from_environment(
-        "jobs_table", "webhook_queue_url", "webhook_master", "target"
+        "jobs_table", "webhook_queue_url", "webhook_master", "configuration", "target"
     )
     telemetry, clock, table = PowertoolsTelemetry(), SystemClock(), _table()
     names = TableNames(settings.jobs_table, "", "")  # it ends no job, so it needs no other table
-    courier = Courier(
-        jobs=DynamoDBJobs(table, names, DynamoDBCache(table, names.cache), clock=clock),
-        endpoints=DynamoDBEndpoints(table, settings.jobs_table),
-        delivery_log=DynamoDBDeliveries(table, settings.jobs_table),
-        webhook_secrets=_webhook_secrets(settings),
-        webhook_client=HttpWebhooks(local=settings.local),
-        clock=clock,
-        telemetry=telemetry,
-        rand=random.random,
-        local=settings.local,
-    )
-    return DeliverDeps(courier, _webhooks(settings, telemetry), telemetry)
+    jobs = DynamoDBJobs(table, names, DynamoDBCache(table, names.cache), clock=clock)
+    webhook_secrets, webhooks = _webhook_secrets(settings), _webhooks(settings, telemetry)
+
+    def build(flags: "Flags") -> DeliverDeps:
+        courier = Courier(
+            jobs=jobs,
+            endpoints=DynamoDBEndpoints(table, settings.jobs_table),
+            delivery_log=DynamoDBDeliveries(table, settings.jobs_table),
+            webhook_secrets=webhook_secrets,
+            webhook_client=HttpWebhooks(local=settings.local),
+            flags=flags,
+            clock=clock,
+            telemetry=telemetry,
+            rand=random.random,
+            local=settings.local,
+        )
+        return DeliverDeps(courier, webhooks, telemetry)
+
+    _, flags_now = _configuration(settings, telemetry)
+    return Live(lambda: (flags_now(),), build)
 
 
 @cache
-def invalidate_deps() -> InvalidateDeps:
+def invalidate_deps() -> Live[InvalidateDeps]:
     """For functions/invalidate_cache."""
     from sluiceway.adapters.dynamodb_audit import DynamoDBAudit  # noqa: PLC0415
     from sluiceway.adapters.dynamodb_state import DynamoDBState  # noqa: PLC0415
     from sluiceway.usecases.invalidate_cache import Invalidator  # noqa: PLC0415
 
-    settings = Settings.from_environment("jobs_table", "cache_backend", "coordination_table")
+    settings = Settings.from_environment(
+        "jobs_table", "cache_backend", "coordination_table", "configuration"
+    )
     telemetry, table, clock = PowertoolsTelemetry(), _table(), SystemClock()
     invalidator = Invalidator(
         cache=_cache(settings, table, telemetry),
@@ -414,11 +475,15 @@ def invalidate_deps() -> InvalidateDeps:
         clock=clock,
         telemetry=telemetry,
     )
-    return InvalidateDeps(invalidator, _catalogue(telemetry), telemetry)
+    catalogue_now, _ = _configuration(settings, telemetry)
+    return Live(
+        lambda: (catalogue_now(),),
+        lambda catalogue: InvalidateDeps(invalidator, catalogue, telemetry),
+    )
 
 
 def packaged_catalogue() -> "Catalogue":
-    """The catalogue that the layer carries: `sluiceway/catalogue.toml`."""
+    """What holds until a catalogue is pushed: `sluiceway/catalogue.toml` of the layer."""
     from sluiceway.domain import catalogue  # noqa: PLC0415
 
     return catalogue.parse(
@@ -426,10 +491,42 @@ def packaged_catalogue() -> "Catalogue":
     )
 
 
-def _catalogue(telemetry: PowertoolsTelemetry) -> "Catalogue":
-    catalogue = packaged_catalogue()
-    telemetry.know_vendors({name: model.vendor for name, model in catalogue.models.items()})
-    return catalogue
+def _configuration(
+    settings: Settings, telemetry: PowertoolsTelemetry
+) -> "tuple[AppConfigReader[Catalogue], AppConfigReader[Flags]]":
+    """Readers of the catalogue and of the flags; what isn't read costs nothing."""
+    from sluiceway.adapters.appconfig import AppConfigReader, PowertoolsFlags, parse_flags  # noqa: PLC0415
+
+    client = _made_once(lambda: boto3.client("appconfigdata", config=_STORE_CONFIG))
+
+    def on_failure(profile: str, reason: str) -> None:
+        telemetry.event("configuration_kept", profile=profile, reason=reason)
+
+    def parse(text: str) -> "Catalogue":
+        from sluiceway.domain import catalogue  # noqa: PLC0415
+
+        return catalogue.parse(text)
+
+    return (
+        AppConfigReader(
+            client,
+            settings.configuration,
+            "catalogue",
+            parse=parse,
+            otherwise=packaged_catalogue,
+            clock=SystemClock(),
+            on_failure=on_failure,
+        ),
+        AppConfigReader(
+            client,
+            settings.configuration,
+            "flags",
+            parse=parse_flags,
+            otherwise=lambda: PowertoolsFlags({}),
+            clock=SystemClock(),
+            on_failure=on_failure,
+        ),
+    )
 
 
 def _table(config: Config = _STORE_CONFIG) -> Table:

@@ -28,6 +28,7 @@ STATUS: Mapping[str, int] = {
     "invalid_request": 400,
     "unauthenticated": 401,
     "forbidden": 403,
+    "feature_disabled": 403,
     "job_not_found": 404,
     "batch_not_found": 404,
     "cache_miss": 404,

@@ -370,6 +370,14 @@ class ServiceState:
         return max(self.epoch(f"model:{model}"), self.epoch(f"tenant:{tenant}"))
 
 
+class Flags(Protocol):
+    """What operators have switched on or off (sluiceway.domain.flags)."""
+
+    def on(self, feature: str, *, model: str = "", tenant: str = "") -> bool:
+        """Whether the feature is on for this model and tenant."""
+        ...
+
+
 class StateStore(Protocol):
     """The one row that every process keeps a copy of."""
 

@@ -95,6 +95,8 @@ EVENTS: dict[str, tuple[Metric, ...]] = {
     "webhook_unwanted": (),
     "webhook_unrecorded": (),
     "webhook_changed": (),
+    "configuration_kept": (Metric("ConfigurationKept"),),
+    "configuration_unread": (),
     "unexpected_error": (),
 }
 """Each event that the library tells of, and the metrics it counts into."""

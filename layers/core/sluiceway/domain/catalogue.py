@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from sluiceway.domain.errors import CatalogueError, ModelNotFoundError
+from sluiceway.domain.errors import ConfigurationError, ModelNotFoundError
 from sluiceway.domain.ids import NAME_PATTERN
 
 Name = Annotated[str, Field(pattern=rf"^{NAME_PATTERN}$")]
@@ -157,6 +157,11 @@ class Catalogue(_Strict):
         """The model's vendor, which `parse` has made sure of."""
         return self.vendors[model.vendor]
 
+    @property
+    def vendor_by_model(self) -> dict[str, str]:
+        """The names of the vendors, by the names of their models."""
+        return {name: model.vendor for name, model in self.models.items()}
+
     def tenant(self, name: str) -> Tenant:
         """The tenant's own limits, else those of `tenants.default`."""
         return self.tenants.get(name) or self.tenants.get("default") or _ANY_TENANT
@@ -178,12 +183,12 @@ def parse(text: str) -> Catalogue:
     """The catalogue in this TOML.
 
     Members that a named tenant leaves out come from `tenants.default`.
-    Raises CatalogueError with every fault found.
+    Raises ConfigurationError with every fault found.
     """
     try:
         raw: dict[str, Any] = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise CatalogueError((f"not TOML: {error}",)) from error
+        raise ConfigurationError((f"not TOML: {error}",)) from error
     tenants = raw.get("tenants")
     if isinstance(tenants, dict) and isinstance(tenants.get("default"), dict):
         raw["tenants"] = {
@@ -193,7 +198,7 @@ def parse(text: str) -> Catalogue:
     try:
         catalogue = Catalogue.model_validate(raw)
     except ValidationError as error:
-        raise CatalogueError(
+        raise ConfigurationError(
             tuple(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
         ) from error
     faults = tuple(
@@ -202,7 +207,7 @@ def parse(text: str) -> Catalogue:
         if model.vendor not in catalogue.vendors
     )
     if faults:
-        raise CatalogueError(faults)
+        raise ConfigurationError(faults)
     return catalogue
 
 

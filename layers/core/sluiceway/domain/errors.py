@@ -51,6 +51,12 @@ class ForbiddenError(RejectedError):
     code = "forbidden"
 
 
+class FeatureDisabledError(RejectedError):
+    """An operator has switched it off, for all or for this model or tenant."""
+
+    code = "feature_disabled"
+
+
 class JobNotFoundError(RejectedError):
     """No such job for this tenant; another tenant's job is the same."""
 
@@ -268,8 +274,8 @@ class WebhookError(SluicewayError):
 # ------------------------------------------------------------------ configuration
 
 
-class CatalogueError(SluicewayError):
-    """The catalogue is malformed or contradicts itself; `errors` names each fault."""
+class ConfigurationError(SluicewayError):
+    """Catalogue or flags are malformed or contradict themselves; `errors` names each fault."""
 
     def __init__(self, errors: tuple[str, ...]) -> None:
         super().__init__("; ".join(errors))

@@ -24,6 +24,7 @@ from sluiceway.domain.webhook import (
 from sluiceway.ports import (
     Clock,
     DeliveryLog,
+    Flags,
     JobStore,
     Telemetry,
     WebhookClient,
@@ -43,6 +44,7 @@ class Courier:
     delivery_log: DeliveryLog
     webhook_secrets: WebhookSecrets
     webhook_client: WebhookClient
+    flags: Flags
     clock: Clock
     telemetry: Telemetry
     rand: Callable[[], float]

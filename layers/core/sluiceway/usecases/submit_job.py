@@ -38,6 +38,7 @@ from sluiceway.ports import (
     Claimed,
     Clock,
     DayBudget,
+    Flags,
     JobQueue,
     JobStore,
     PayloadStore,
@@ -121,6 +122,7 @@ class Submitter:
     """What a submit needs from the outside."""
 
     catalogue: Catalogue
+    flags: Flags
     jobs: JobStore
     cache: ResultCache
     state: StateStore

@@ -30,6 +30,7 @@ from sluiceway.ports import (
     Clock,
     DueJob,
     DueJobs,
+    Flags,
     Gates,
     IndexedJob,
     JobQueue,
@@ -86,6 +87,7 @@ class Sweeper:
     pause: Callable[[float], None]
     """Waits that many seconds."""
     catalogue: Catalogue
+    flags: Flags
     backlogs: Backlogs
     workers: Mapping[str, int]
     """By lane: how many may run at once."""
