@@ -6,14 +6,15 @@ Each is scripted and remembers what it was asked.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sluiceway.domain.errors import WebhookError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from sluiceway.domain.webhook import Delivery, JobEvent, Target
+    from sluiceway.domain.webhook import Delivery, Target
+    from sluiceway.ports import E
 
 MASTER = b"0123456789abcdef0123456789abcdef"
 
@@ -23,10 +24,10 @@ class FakeBus:
 
     def __init__(self, *refusals: int) -> None:
         self.refusals = list(refusals)
-        self.taken: list[JobEvent] = []
+        self.taken: list[Any] = []
         self.turns = 0
 
-    def put(self, events: Sequence[JobEvent]) -> list[JobEvent]:
+    def put(self, events: Sequence[E]) -> list[E]:
         self.turns += 1
         refused = self.refusals.pop(0) if self.refusals else 0
         self.taken += events[refused:]

@@ -1,4 +1,4 @@
-"""The catalogue and the flags as a process reads them, and how an operator's switch changes them."""
+"""The catalogue and the flags as a process reads them, and how a switch changes them."""
 
 from __future__ import annotations
 

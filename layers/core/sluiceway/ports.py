@@ -7,7 +7,7 @@ adapter that loses a reply and finds its own write on the second try reports suc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from sluiceway.domain.freshness import CacheEntry
 from sluiceway.domain.job import Job, JobStatus
@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # the authorizer needs none of it, nor pydantic
     from sluiceway.domain.gate import Gate, Limits, Room, Shut
     from sluiceway.domain.ticket import Ticket
     from sluiceway.domain.usage import UsageRow
-    from sluiceway.domain.webhook import Attempt, Delivery, DeliveryRecord, JobEvent, Target
+    from sluiceway.domain.webhook import Attempt, Delivery, DeliveryRecord, Target
 
 # ------------------------------------------------------------------------------------ jobs
 
@@ -717,10 +717,36 @@ class VendorClient(Protocol):
 # ------------------------------------------------------------------------------------ outside
 
 
-class EventBus(Protocol):
-    """Where operators and other programs hear of jobs."""
+class Event(Protocol):
+    """What goes onto the event bus."""
 
-    def put(self, events: "Sequence[JobEvent]") -> "list[JobEvent]":
+    @property
+    def source(self) -> str:
+        """Whose event it is."""
+        ...
+
+    @property
+    def detail_type(self) -> str:
+        """What it is called."""
+        ...
+
+    @property
+    def at_epoch_ms(self) -> int:
+        """When it happened."""
+        ...
+
+    def detail(self) -> dict[str, Any]:
+        """What it says."""
+        ...
+
+
+E = TypeVar("E", bound=Event)
+
+
+class EventBus(Protocol):
+    """Where operators and other programs hear of jobs, and of what was switched."""
+
+    def put(self, events: "Sequence[E]") -> "list[E]":
         """Publishes events; gives those that were not taken, for a reason that may pass."""
         ...
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from sluiceway.domain.webhook import SOURCE, JobEvent
+from sluiceway.ports import E
 
 MAX_ENTRIES = 10
 """Of one PutEvents."""
@@ -28,9 +28,9 @@ class EventBridgeEvents:
         self._bus = bus
         self._on_failure = on_failure
 
-    def put(self, events: Sequence[JobEvent]) -> list[JobEvent]:
+    def put(self, events: Sequence[E]) -> list[E]:
         """See EventBus."""
-        refused: list[JobEvent] = []
+        refused: list[E] = []
         for start in range(0, len(events), MAX_ENTRIES):
             batch = events[start : start + MAX_ENTRIES]
             try:
@@ -41,12 +41,12 @@ class EventBridgeEvents:
                 return [*refused, *events[start:]]
         return refused
 
-    def _put(self, batch: Sequence[JobEvent]) -> list[JobEvent]:
+    def _put(self, batch: Sequence[E]) -> list[E]:
         answer = self._client.put_events(
             Entries=[
                 {
                     "Time": datetime.fromtimestamp(event.at_epoch_ms / 1000, UTC),
-                    "Source": SOURCE,
+                    "Source": event.source,
                     "DetailType": event.detail_type,
                     "Detail": json.dumps(event.detail()),
                     "EventBusName": self._bus,

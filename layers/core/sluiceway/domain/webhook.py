@@ -104,6 +104,11 @@ class JobEvent:
         return f"job.{self.status}"
 
     @property
+    def source(self) -> str:
+        """Whose event it is, on the bus."""
+        return SOURCE
+
+    @property
     def detail_type(self) -> str:
         """Its name on the event bus."""
         return DETAIL_TYPES[self.status]
