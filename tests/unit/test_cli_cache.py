@@ -401,7 +401,7 @@ def test_invalidate_takes_exactly_one_that_can_be_meant(
         ("zzz", "there are: demo-chat, demo-chat-2, heavy"),
     ],
 )
-def test_invalidate_refuses_a_model_that_the_local_catalogue_lacks(
+def test_invalidate_refuses_a_model_that_the_catalogue_lacks(
     desk: Desk, name: str, hint: str
 ) -> None:
     result = run("cache", "invalidate", "--model", name)
@@ -409,18 +409,6 @@ def test_invalidate_refuses_a_model_that_the_local_catalogue_lacks(
     assert result.exit_code == 1
     assert hint in result.output
     assert (desk.world.epochs, desk.world.audit) == ({}, [])
-
-
-@mock_aws
-def test_invalidate_on_aws_says_that_nobody_checked_the_name(on_aws: Desk) -> None:
-    result = run("cache", "invalidate", "--model", "zzz")
-    tenant = run("cache", "invalidate", "--tenant", "zzz")
-    shown = told("cache", "invalidate", "--model", "zzz")
-
-    assert on_aws.world.epochs["model:zzz"] >= NOW_MS
-    assert "the name was not checked" in result.stderr
-    assert tenant.stderr == ""
-    assert shown["subject"] == "model:zzz"
 
 
 # ------------------------------------------------------------------------------------ clocks

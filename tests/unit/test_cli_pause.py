@@ -300,15 +300,6 @@ def test_model_that_the_catalogue_lacks_is_refused(desk: Desk) -> None:
     assert (desk.world.gates, desk.done) == ({}, [])
 
 
-def test_model_of_a_stack_on_aws_is_looked_for_in_what_is_packaged_here(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    at_desk(monkeypatch, replace(desk, local=False))
-
-    assert "the catalogue that is packaged here has no model" in run("pause", "model:x").stderr
-    assert "packaged here" in run("pause").stderr
-
-
 # ------------------------------------------------------------------------------------ tenants
 
 

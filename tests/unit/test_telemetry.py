@@ -38,6 +38,7 @@ METRICS = set(
     LeaseAcquired LeaseReleased LeaseContention LeaseLost GateWait GateClosed Parked
     WorkerUtilisation Degraded DegradedSeconds CostEstimate SweeperResent
     WebhooksDelivered WebhookErrors CacheUnreachable VendorQuotaExhausted
+    ConfigurationKept
     """.split()  # noqa: SIM905 - as the contract has it
 )
 

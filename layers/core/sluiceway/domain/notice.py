@@ -1,4 +1,4 @@
-"""What operators are notified of, besides alarms: events on the bus, of the source sluiceway.ops."""
+"""What operators are notified of besides alarms: events on the bus, from `sluiceway.ops`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
