@@ -64,6 +64,8 @@ def resource_name(resource: Any) -> str:
             return logical_id
         case {"Fn::GetAtt": [str(logical_id), "StreamArn"]}:
             return f"{logical_id}/stream"
+        case {"Fn::Sub": [str(text), {"Part": {"Fn::Sub": str(part)}}]}:
+            return resource_name({"Fn::Sub": text.replace("${Part}", part)})
         case {"Fn::Sub": str(text)}:
             if of_resource := re.fullmatch(r"\$\{(\w+)\.Arn\}(/\*|/index/\w+|/stream/\*)", text):
                 return "".join(of_resource.groups())
