@@ -165,3 +165,47 @@ def test_record_is_nobodys_job_and_never_due(store: Store) -> None:
     store.audit.add(a_record())
 
     assert [list(store.due_jobs.indexed(str(shard))) for shard in range(8)] == [[]] * 8
+
+
+@pytest.mark.parametrize(
+    ("matching", "expected"),
+    [
+        ({"subject": "job:1"}, [4, 1]),
+        ({"actor": "user:ann"}, [4, 3]),
+        ({"action": "dlq.discard"}, [3]),
+        ({"subject": "job:1", "actor": "user:ann", "action": "dlq.redrive"}, [4]),
+        ({"subject": "job:3"}, []),
+        ({}, [4, 3, 2, 1]),
+    ],
+)
+def test_list_takes_what_matches_in_every_member(
+    store: Store, matching: dict[str, str], expected: list[int]
+) -> None:
+    for number, subject, actor, action in (
+        (1, "job:1", "user:bob", "dlq.redrive"),
+        (2, "job:2", "user:bob", "dlq.redrive"),
+        (3, "job:2", "user:ann", "dlq.discard"),
+        (4, "job:1", "user:ann", "dlq.redrive"),
+    ):
+        store.audit.add(a_record(number, subject=subject, actor=actor, action=action))
+
+    found = store.audit.list(
+        since_ms=NOW_MS, until_ms=NOW_MS + DAY_MS, limit=100, matching=matching
+    )
+
+    assert [record.at_epoch_ms for record in found] == [NOW_MS + one * 1000 for one in expected]
+
+
+def test_limit_counts_what_matches_over_the_months(store: Store) -> None:
+    for number in range(6):
+        subject = "job:1" if number % 2 else "job:2"
+        store.audit.add(a_record(at_epoch_ms=NOW_MS - number * 20 * DAY_MS, subject=subject))
+
+    found = store.audit.list(
+        since_ms=NOW_MS - 400 * DAY_MS, until_ms=NOW_MS, limit=2, matching={"subject": "job:1"}
+    )
+
+    assert [record.at_epoch_ms for record in found] == [
+        NOW_MS - 20 * DAY_MS,
+        NOW_MS - 60 * DAY_MS,
+    ]

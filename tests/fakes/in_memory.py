@@ -69,7 +69,7 @@ from sluiceway.ports import (
 from sluiceway.telemetry import EVENTS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from aws_lambda_powertools.utilities.idempotency.persistence.datarecord import DataRecord
     from sluiceway.domain.batch import Batch
@@ -815,9 +815,17 @@ class InMemoryAudit:
             if record not in self._world.audit:
                 self._world.audit.append(record)
 
-    def list(self, *, since_ms: int, until_ms: int, limit: int) -> list[AuditRecord]:
+    def list(
+        self, *, since_ms: int, until_ms: int, limit: int, matching: Mapping[str, str] | None = None
+    ) -> list[AuditRecord]:
+        wanted = (matching or {}).items()
         with self._world.lock:
-            found = [one for one in self._world.audit if since_ms <= one.at_epoch_ms <= until_ms]
+            found = [
+                one
+                for one in self._world.audit
+                if since_ms <= one.at_epoch_ms <= until_ms
+                and all(getattr(one, name) == value for name, value in wanted)
+            ]
         return sorted(found, key=lambda one: one.at_epoch_ms, reverse=True)[:limit]
 
 

@@ -441,8 +441,13 @@ class AuditLog(Protocol):
         """Appends; the same record again changes nothing."""
         ...
 
-    def list(self, *, since_ms: int, until_ms: int, limit: int) -> "list[AuditRecord]":
-        """The records of a time, both ends included, newest first."""
+    def list(
+        self, *, since_ms: int, until_ms: int, limit: int, matching: Mapping[str, str] | None = None
+    ) -> "list[AuditRecord]":
+        """The records of a time, both ends included, newest first.
+
+        `matching`: only those with these values of `actor`, `action` and `subject`.
+        """
         ...
 
 

@@ -1,13 +1,17 @@
 """Audit records in the Jobs table, under an owner of their own for each month (port AuditLog)."""
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
+from typing import Any
 
-from sluiceway.adapters.dynamodb import Table, Write, from_item
+from sluiceway.adapters.dynamodb import Table, Write, from_item, to_item
 from sluiceway.ports import AuditRecord
 
 KEPT_S = 400 * 24 * 3600
+FILTERED_PAGE = 1000
+"""Records that one read looks through for those that match."""
 
 
 class DynamoDBAudit:
@@ -39,24 +43,39 @@ class DynamoDBAudit:
             )
         )
 
-    def list(self, *, since_ms: int, until_ms: int, limit: int) -> list[AuditRecord]:
-        """See AuditLog."""
+    def list(
+        self, *, since_ms: int, until_ms: int, limit: int, matching: Mapping[str, str] | None = None
+    ) -> list[AuditRecord]:
+        """See AuditLog. What doesn't match is read all the same."""
+        wanted = dict(matching or {})
+        request: dict[str, Any] = {
+            "KeyConditionExpression": "#tenant = :owner AND #job_id BETWEEN :since AND :until",
+            "ExpressionAttributeNames": {
+                name: name.removeprefix("#")
+                for name in ("#tenant", "#job_id", *(f"#{one}" for one in wanted))
+            },
+        }
+        if wanted:
+            request["FilterExpression"] = " AND ".join(f"#{name} = :{name}" for name in wanted)
         found: list[AuditRecord] = []
         month_ms = until_ms
         while len(found) < limit and month_ms >= since_ms:
+            left = limit - len(found)
             # A page ends at 1 MB, whatever its limit.
             pages = self._table.client.get_paginator("query").paginate(
                 TableName=self._name,
                 ConsistentRead=True,
-                KeyConditionExpression="#tenant = :owner AND #job_id BETWEEN :since AND :until",
-                ExpressionAttributeNames={"#tenant": "tenant", "#job_id": "job_id"},
-                ExpressionAttributeValues={
-                    ":owner": {"S": _owner(month_ms)},
-                    ":since": {"S": f"{since_ms:013d}"},
-                    ":until": {"S": f"{until_ms:013d}~"},
-                },
+                ExpressionAttributeValues=to_item(
+                    {
+                        ":owner": _owner(month_ms),
+                        ":since": f"{since_ms:013d}",
+                        ":until": f"{until_ms:013d}~",
+                        **{f":{name}": value for name, value in wanted.items()},
+                    }
+                ),
                 ScanIndexForward=False,
-                PaginationConfig={"MaxItems": limit - len(found), "PageSize": limit - len(found)},
+                PaginationConfig={"MaxItems": left, "PageSize": FILTERED_PAGE if wanted else left},
+                **request,
             )
             found += [_record_of(from_item(item)) for page in pages for item in page["Items"]]
             first = datetime.fromtimestamp(month_ms // 1000, UTC).replace(
