@@ -65,6 +65,10 @@ OUTPUTS = {
     "SweepJobsFunctionName",
     "PublishEventsFunctionName",
     "DeliverWebhookFunctionName",
+    "AuthorizeFunctionName",
+    "InvalidateCacheFunctionName",
+    "UnpublishedQueueUrl",
+    "InvalidationDeadLetterQueueUrl",
 }
 
 
