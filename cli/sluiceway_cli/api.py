@@ -50,6 +50,14 @@ class Api:
         """The job as it is now."""
         return self._json("GET", f"jobs/{job_id}")
 
+    def jobs(
+        self, *, status: str | None, model: str | None, limit: int, after: str | None
+    ) -> dict[str, Any]:
+        """A page of the jobs, newest first: `data`, `has_more`, `last_id`."""
+        wanted = {"status": status, "model": model, "limit": str(limit), "after": after}
+        given = {name: value for name, value in wanted.items() if value is not None}
+        return self._json("GET", "jobs", params=given)
+
     def cancel(self, job_id: str) -> dict[str, Any]:
         """The cancelled job."""
         return self._json("POST", f"jobs/{job_id}/cancel")

@@ -19,10 +19,12 @@ from sluiceway_cli import (
     cache_commands,
     console,
     dlq_commands,
+    job_commands,
     key_commands,
     moves,
     pause_commands,
     progress,
+    status_commands,
     webhook_commands,
 )
 from sluiceway_cli.api import Api
@@ -124,23 +126,8 @@ def jobs() -> None:
     """Look at jobs, cancel them, and move them to another lane."""
 
 
-@jobs.command("show")
-@click.argument("job_id", callback=console.job_id)
-@console.tenant
-@console.stack
-@console.as_json
-@click.pass_obj
-def show_job(stack: str | None, job_id: str, tenant: str | None, as_json: bool) -> None:  # noqa: FBT001
-    """Print what is known of JOB_ID; an operator names the tenant, a partner has a key."""
-    with console.errors_told(as_json=as_json):
-        target = find_target(stack)
-        if target.can_read_tables and tenant is not None:
-            job = target.job(tenant, job_id)
-            if job is None:
-                raise click.ClickException(f"{tenant} has no job {job_id}.")
-            console.print_row(job, as_json=as_json)
-        else:
-            _print_end(console.partner_api(stack, tenant).job(job_id), as_json=as_json)
+jobs.add_command(job_commands.list_jobs)
+jobs.add_command(job_commands.show_job)
 
 
 @jobs.command("cancel")
@@ -216,6 +203,7 @@ cli.add_command(audit_commands.audit)
 cli.add_command(pause_commands.pause)
 cli.add_command(pause_commands.resume)
 cli.add_command(webhook_commands.group)
+cli.add_command(status_commands.status)
 
 
 # ------------------------------------------------------------------------------------ local

@@ -30,6 +30,11 @@ class Lane:
         answer = self.functions.get_event_source_mapping(UUID=self.mapping_id)
         return str(answer["State"])
 
+    def look(self) -> tuple[str, int | None]:
+        """`state`, and how many workers the lane may have at once, as far as that is told."""
+        answer = self.functions.get_event_source_mapping(UUID=self.mapping_id)
+        return str(answer["State"]), answer.get("ScalingConfig", {}).get("MaximumConcurrency")
+
     def enable(self, enabled: bool) -> bool:  # noqa: FBT001
         """Begins the change; False when another change is under way."""
         try:

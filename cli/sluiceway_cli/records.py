@@ -2,7 +2,7 @@
 
 import getpass
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import click
@@ -57,13 +57,14 @@ def local_actor() -> str:
 
 
 def listed(
-    log: AuditLog, *, since_ms: int, now_ms: int, limit: int
+    log: AuditLog, *, since_ms: int, now_ms: int, limit: int, matching: Mapping[str, str]
 ) -> tuple[list[dict[str, str]], bool]:
     """The records since then for printing, newest first; False: there are more than `limit`."""
     found = log.list(
         since_ms=max(since_ms, now_ms - KEPT_S * 1000),  # earlier ones were deleted
         until_ms=now_ms + CLOCKS_DIFFER_MS,
         limit=limit + 1,
+        matching=matching,
     )
     return [_shown(record) for record in found[:limit]], len(found) <= limit
 
@@ -87,3 +88,13 @@ def since_ms(text: str, *, now_ms: int) -> int:
         return now_ms - times.duration_s(text) * 1000
     except ValueError:
         return times.moment_ms(text)
+
+
+def since_option(text: str | None, *, now_ms: int) -> int:
+    """What `--since` says; 0 without it. Raises click.BadParameter."""
+    try:
+        return 0 if text is None else since_ms(text, now_ms=now_ms)
+    except (ValueError, OverflowError):
+        raise click.BadParameter(
+            f"{text!r} is neither a time nor a duration like 7d or 12h", param_hint="--since"
+        ) from None

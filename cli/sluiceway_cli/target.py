@@ -22,8 +22,10 @@ from sluiceway.adapters.dynamodb_audit import DynamoDBAudit
 from sluiceway.adapters.dynamodb_backlog import DynamoDBBacklogs
 from sluiceway.adapters.dynamodb_cache import DynamoDBCache
 from sluiceway.adapters.dynamodb_deliveries import DynamoDBDeliveries
+from sluiceway.adapters.dynamodb_due_jobs import DynamoDBDueJobs
 from sluiceway.adapters.dynamodb_endpoints import DynamoDBEndpoints
 from sluiceway.adapters.dynamodb_gates import DynamoDBGates
+from sluiceway.adapters.dynamodb_job_lists import DynamoDBJobLists
 from sluiceway.adapters.dynamodb_jobs import DynamoDBJobs, TableNames
 from sluiceway.adapters.dynamodb_partner_keys import DynamoDBPartnerKeys
 from sluiceway.adapters.dynamodb_rates import DynamoDBRates
@@ -39,9 +41,12 @@ from sluiceway.domain.job import Job, JobError
 from sluiceway.http import rfc3339
 from sluiceway.ports import (
     AuditLog,
+    Backlogs,
     Clock,
+    DueJobs,
     Flags,
     Gates,
+    JobLists,
     JobQueue,
     JobStore,
     PartnerKeys,
@@ -53,8 +58,10 @@ from sluiceway.usecases.manage_webhooks import Registrar
 from sluiceway.usecases.submit_job import Submitter
 
 from sluiceway_cli.configurations import Profile
+from sluiceway_cli.counts import CloudWatchCounts, Counts
 from sluiceway_cli.dead_letters import DeadLetters
 from sluiceway_cli.dlq import Operator
+from sluiceway_cli.logs import OUTPUTS, FunctionLogs
 from sluiceway_cli.pauses import Lane, find_lane
 from sluiceway_cli.records import Recorder, local_actor
 
@@ -129,11 +136,6 @@ class Target:
     def partner_keys(self) -> PartnerKeys:
         """The API keys."""
         return DynamoDBPartnerKeys(self._table, self._output("PartnersTableName"))
-
-    def job(self, tenant: str, job_id: str) -> dict[str, Any] | None:
-        """A job's row as an operator reads it; never its input or result."""
-        job = self.find_job(job_id, tenant)
-        return None if job is None else job_row(job)
 
     def find_job(self, job_id: str, tenant: str | None = None) -> Job | None:
         """The job of this tenant; without one, of whichever tenant with a key has it.
@@ -223,6 +225,42 @@ class Target:
         return DynamoDBJobs(self._table, self._names, self.cache, clock=self.clock)
 
     @cached_property
+    def job_lists(self) -> JobLists:
+        """The jobs of a tenant, many at once."""
+        return DynamoDBJobLists(self._table, self._output("JobsTableName"))
+
+    @cached_property
+    def due_jobs(self) -> DueJobs:
+        """The open jobs, by the index."""
+        return DynamoDBDueJobs(self._table, self._output("JobsTableName"))
+
+    @cached_property
+    def backlogs(self) -> Backlogs:
+        """The picture of what waits and runs."""
+        return DynamoDBBacklogs(
+            self._table, self._output("CoordinationTableName"), clock=self.clock
+        )
+
+    @cached_property
+    def logs(self) -> FunctionLogs:
+        """What the functions have logged."""
+        return FunctionLogs(
+            lambda: self.client("lambda"),
+            lambda: self.client("logs"),
+            {name: self.outputs[out] for name, out in OUTPUTS.items() if out in self.outputs},
+            clock=self.clock,
+        )
+
+    @cached_property
+    def counts(self) -> Counts:
+        """How often what happened lately. Raises ImportError where an emulator's has no reader."""
+        if self.endpoint_url is None:
+            return CloudWatchCounts(self.client("cloudwatch"))
+        from sluiceway_local.log_counts import LogCounts  # noqa: PLC0415 - partners don't have it
+
+        return LogCounts(self.logs)
+
+    @cached_property
     def gates(self) -> Gates:
         """Who may call a vendor's model."""
         return DynamoDBGates(self._table, self._output("CoordinationTableName"))
@@ -257,9 +295,7 @@ class Target:
             payloads=self.payloads,
             state=self.state,
             rates=DynamoDBRates(self._table, self._output("CoordinationTableName")),
-            backlogs=DynamoDBBacklogs(
-                self._table, self._output("CoordinationTableName"), clock=self.clock
-            ),
+            backlogs=self.backlogs,
             queue=self.queue,
             clock=self.clock,
             randomness=secrets.token_bytes,

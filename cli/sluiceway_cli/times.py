@@ -26,3 +26,23 @@ def moment_ms(text: str) -> int:
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     return round(moment.timestamp() * 1000)
+
+
+def age(seconds: float) -> str:
+    """`7s`, `3m12s`, `2h05m` or `3d04h`: two units at most, so that it is read at a glance."""
+    whole = max(0, int(seconds))
+    if whole < _UNITS_S["m"]:
+        return f"{whole}s"
+    if whole < _UNITS_S["h"]:
+        return f"{whole // 60}m{whole % 60:02d}s"
+    if whole < _UNITS_S["d"]:
+        return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
+    return f"{whole // 86_400}d{whole % 86_400 // 3600:02d}h"
+
+
+def offset(ms: int) -> str:
+    """`+0.000s` to `+59.999s`, from a minute on as `age`."""
+    sign, size = ("-" if ms < 0 else "+"), abs(ms)
+    return (
+        f"{sign}{size / 1000:.3f}s" if size < _UNITS_S["m"] * 1000 else f"{sign}{age(size / 1000)}"
+    )

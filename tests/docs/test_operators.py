@@ -6,9 +6,21 @@ import re
 from typing import TYPE_CHECKING
 
 from sluiceway_cli.cache_commands import entry_row
+from sluiceway_cli.logs import OUTPUTS
+from sluiceway_cli.reasons import CAUSES
+from sluiceway_cli.status import Looker
 from sluiceway_cli.target import Target
 
-from tests.docs.test_docs import LAYER, OPERATIONS, ROOT, first_column
+from tests.docs.test_docs import (
+    LAYER,
+    OPERATIONS,
+    ROOT,
+    RUNBOOK,
+    first_column,
+    job_error_codes,
+    section,
+    text_of,
+)
 from tests.fakes.examples import a_job, an_entry
 from tests.fakes.in_memory import InMemoryCache, InMemoryPayloads, InMemoryState
 
@@ -36,3 +48,34 @@ def test_actions_on_record_are_documented() -> None:
 
     assert named == {name for name in documented if re.fullmatch(ACTION, name)}
     assert {"cache.invalidate", "key.create", "dlq.redrive", "job.cancel", "pause.end"} <= named
+
+
+def test_members_of_a_status_are_documented() -> None:
+    nowhere = Target("", endpoint_url="http://127.0.0.1:9", region="us-east-1")
+
+    document = Looker(nowhere).look()
+
+    assert set(document) == first_column(OPERATIONS, "Status")
+
+
+def test_sources_of_a_time_line_are_documented() -> None:
+    assert first_column(OPERATIONS, "Jobs") == {"row", "audit", "webhook", *OUTPUTS}
+
+
+def test_causes_of_failures_are_all_known_and_lead_into_the_runbook() -> None:
+    sections = {
+        re.sub(r"[^a-z0-9 -]", "", title.lower()).replace(" ", "-")
+        for title in re.findall(r"^## (.*)$", text_of(RUNBOOK), re.MULTILINE)
+    }
+
+    assert job_error_codes() <= set(CAUSES)
+    assert {anchor for _, anchor in CAUSES.values()} <= sections
+
+
+def test_sections_that_the_status_names_are_there() -> None:
+    source = (ROOT / "cli/sluiceway_cli/status.py").read_text("utf-8")
+    named = re.findall(r'"(docs/[a-z]+\.md), ([^"]+)"', source)
+
+    assert named
+    for document, title in named:
+        assert section(document, title)

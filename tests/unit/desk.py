@@ -14,8 +14,12 @@ from sluiceway_cli.target import Target
 from tests.fakes.in_memory import (
     FakeClock,
     InMemoryAudit,
+    InMemoryBacklogs,
     InMemoryDeliveries,
+    InMemoryDueJobs,
     InMemoryEndpoints,
+    InMemoryGates,
+    InMemoryJobLists,
     InMemoryJobs,
     InMemoryPartnerKeys,
     InMemoryState,
@@ -41,6 +45,10 @@ class Desk(Target):
             state=InMemoryState(self.world),
             audit=InMemoryAudit(self.world),
             jobs=InMemoryJobs(self.world, clock=clock),
+            job_lists=InMemoryJobLists(self.world),
+            due_jobs=InMemoryDueJobs(self.world),
+            backlogs=InMemoryBacklogs(self.world),
+            gates=InMemoryGates(self.world),
             registrar=Registrar(
                 endpoints=InMemoryEndpoints(self.world),
                 delivery_log=InMemoryDeliveries(self.world),
