@@ -469,6 +469,7 @@ def job_row(job: Job) -> dict[str, Any]:
         "input_tokens": job.input_tokens,
         "output_tokens": job.output_tokens,
         "cost_nanos": job.cost_nanos,
+        "lost_nanos": job.lost_nanos,
         "saved_nanos": job.saved_nanos,
         "vendor_request_id": job.vendor_request_id,
         "fence": job.fence,

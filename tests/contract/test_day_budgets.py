@@ -23,7 +23,16 @@ from tests.contract.harness import (
     store_on,
     sweep,
 )
-from tests.fakes.examples import a_job, a_refresh, an_entry, completed, failed, redriven
+from tests.fakes.examples import (
+    a_job,
+    a_refresh,
+    an_entry,
+    an_error,
+    completed,
+    failed,
+    redriven,
+    retrying,
+)
 from tests.fakes.in_memory import (
     NOW_MS,
     InMemoryQueue,
@@ -304,6 +313,13 @@ def test_job_that_may_cost_nothing_is_counted_with_what_it_cost(store: Store) ->
     assert store.rows.day(job) == {"cost_nanos": COST}
 
 
+def ending(job: Job, call_nanos: int | None = None) -> Job:
+    """The job, failed for good by a call that cost so much."""
+    return transitions.failed(
+        job, an_error(), now_ms=NOW_MS + 1000, last_receive=False, call_nanos=call_nanos
+    )
+
+
 ENDS: dict[str, tuple[Callable[[Job], Job], int]] = {
     "completed for less": (completed, COST),
     "completed for as much": (lambda job: completed(job, cost_nanos=RESERVE), RESERVE),
@@ -316,6 +332,51 @@ ENDS: dict[str, tuple[Callable[[Job], Job], int]] = {
     "failed": (failed, 0),
     "dead-lettered": (lambda job: failed(job, last_receive=True), 0),
     "cancelled": (lambda job: transitions.cancelled(job, now_ms=NOW_MS + 1000), 0),
+    "at work, completed": (lambda job: completed(at_work(job)), COST),
+    "at work, completed from the cache": (
+        lambda job: transitions.completed_from(
+            an_entry(job), at_work(job), now_ms=NOW_MS + 1000, attempt_taken_back=True
+        ),
+        0,
+    ),
+    "at work, completed from the cache by another worker": (
+        lambda job: transitions.completed_from(an_entry(job), at_work(job), now_ms=NOW_MS + 1000),
+        RESERVE,
+    ),
+    "at work, cancelled": (
+        lambda job: transitions.cancelled(at_work(job), now_ms=NOW_MS + 1000),
+        RESERVE,
+    ),
+    "at work, failed after a call that may be charged": (
+        lambda job: ending(at_work(job)),
+        RESERVE,
+    ),
+    "at work, dead-lettered after a call that may be charged": (
+        lambda job: failed(at_work(job), last_receive=True),
+        RESERVE,
+    ),
+    "at work, refused": (lambda job: ending(at_work(job), call_nanos=0), 0),
+    "at work, its answer lost": (lambda job: ending(at_work(job), call_nanos=9), 9),
+    "timed out, then completed": (
+        lambda job: completed(at_work(retrying(at_work(job)))),
+        RESERVE + COST,
+    ),
+    "timed out, then cancelled in its wait": (
+        lambda job: transitions.cancelled(retrying(at_work(job)), now_ms=NOW_MS + 1000),
+        RESERVE,
+    ),
+    "timed out twice, then refused": (
+        lambda job: ending(at_work(retrying(at_work(retrying(at_work(job))))), call_nanos=0),
+        2 * RESERVE,
+    ),
+    "crashed, then completed": (lambda job: completed(at_work(at_work(job))), RESERVE + COST),
+    "crashed, then parked at the gate and cancelled": (
+        lambda job: transitions.cancelled(
+            transitions.gated(at_work(at_work(job)), not_before_ms=NOW_MS + 5000, slot=None),
+            now_ms=NOW_MS + 1000,
+        ),
+        RESERVE,
+    ),
 }
 ends = pytest.mark.parametrize(("end", "cost"), ENDS.values(), ids=ENDS)
 
@@ -461,6 +522,62 @@ def test_unsettled_job_that_is_marked_and_discarded_is_settled_once(store: Store
     assert store.rows.day(job) == {}
 
 
+def test_calls_that_may_be_charged_are_no_usage(store: Store) -> None:
+    job = paid(store)
+
+    ended(store, job, completed(at_work(retrying(at_work(job)))))
+
+    (row,) = store.usage.read("acme", job.day, job.day)
+    assert (row.completed, row.cost_nanos) == (1, COST)
+
+
+def test_open_job_counts_its_reserve_once_however_often_it_was_called_for(store: Store) -> None:
+    job = paid(store)
+
+    for _ in range(3):
+        processing = ended(store, job, at_work(job))
+        job = ended(store, processing, retrying(processing))
+
+    assert job.lost_nanos == 3 * RESERVE
+    assert store.rows.day(job) == {"cost_nanos": RESERVE}
+
+
+def test_partner_who_cancels_each_call_uses_the_day_up(store: Store) -> None:
+    two = DayBudget(cost_nanos=2 * RESERVE)
+    for number in (1, 2):
+        outcome = charge(store, costly(number), two)
+        assert isinstance(outcome, Submitted)
+        processing = ended(store, outcome.job, at_work(outcome.job))
+        ended(store, processing, transitions.cancelled(processing, now_ms=NOW_MS + 1000))
+
+    assert charge(store, costly(3), two) == BudgetSpent("cost_nanos")
+
+
+@pytest.mark.parametrize("settled", [True, False], ids=["settled", "unsettled"])
+@pytest.mark.parametrize("later_ms", [60_000, DAY_MS], ids=["same day", "next day"])
+def test_redrive_leaves_what_the_run_spent_in_its_day(
+    store: Store, later_ms: int, *, settled: bool
+) -> None:
+    def end(job: Job) -> Job:
+        return ending(at_work(retrying(at_work(job))))
+
+    if settled:
+        job = paid(store)
+        old = ended(store, job, end(job))
+    else:
+        old = unsettled(store, end)
+    new = redriven(old, now_ms=NOW_MS + later_ms)
+
+    for _ in range(2):  # the second one is the reply that was lost
+        assert isinstance(store.jobs.redrive(old, new), Applied)
+
+    left = {old.day: 2 * RESERVE}
+    assert new.lost_nanos == 0
+    assert days(store, old, new) == add(left, new.day, RESERVE)
+    store.jobs.apply(new, completed(new))
+    assert days(store, old, new) == add(left, new.day, COST)
+
+
 # ------------------------------------------------------------------------------------ redrives
 
 
@@ -512,9 +629,9 @@ def test_day_adds_up_to_what_its_jobs_have_cost(store: Store) -> None:
     new = redriven(again)
     store.jobs.redrive(again, new)
     ended(store, new, completed(new, cost_nanos=7))
-    late = unsettled(store, lambda job: completed(job, cost_nanos=11), number=20)
+    late = unsettled(store, lambda job: completed(job, cost_nanos=11), number=120)
     store.jobs.settle(late)
-    open_still = paid(store, costly(21, cost_reserved_nanos=13))
+    open_still = paid(store, costly(121, cost_reserved_nanos=13))
 
     assert store.rows.day(open_still) == {
         "cost_nanos": sum(cost for _, cost in ENDS.values()) + 7 + 11 + 13
@@ -591,6 +708,22 @@ def paid(store: Store, job: Job | None = None) -> Job:
     outcome = charge(store, job or costly(), ANY_COST)
     assert isinstance(outcome, Submitted)
     return outcome.job
+
+
+def at_work(job: Job) -> Job:
+    """The job, after the start of an attempt."""
+    return transitions.started(
+        job, fence=job.fence + 1, now_ms=NOW_MS, receives=1, function_ends_ms=NOW_MS + 1000
+    )
+
+
+def days(store: Store, *jobs: Job) -> dict[str, int]:
+    """The cost of the days of these jobs."""
+    return {job.day: store.rows.day(job)["cost_nanos"] for job in jobs}
+
+
+def add(costs: dict[str, int], day: str, nanos: int) -> dict[str, int]:
+    return {**costs, day: costs.get(day, 0) + nanos}
 
 
 def ended(store: Store, old: Job, new: Job) -> Job:

@@ -31,6 +31,7 @@ from sluiceway.domain.job import (
     CLAIM_OUTLIVES_DEADLINE_MS,
     Job,
     JobStatus,
+    cost_moves,
     due_shard,
     settled,
 )
@@ -74,7 +75,7 @@ if TYPE_CHECKING:
     from aws_lambda_powertools.utilities.idempotency.persistence.datarecord import DataRecord
     from sluiceway.domain.batch import Batch
     from sluiceway.domain.catalogue import Vendor
-    from sluiceway.domain.errors import VendorError
+    from sluiceway.domain.errors import NotCalledError, VendorError
     from sluiceway.domain.freshness import CacheEntry
 
 NOW_MS = 1_767_225_600_000
@@ -489,8 +490,8 @@ class InMemoryJobs:
             if getattr(new, name) != getattr(old, name)
         }
         self._world.jobs[old.tenant, old.job_id] = replace(current, **changed)
-        self._world.day_cost_nanos[old.tenant, old.day] -= old.budgeted_nanos
-        self._world.day_cost_nanos[new.tenant, new.day] += new.budgeted_nanos
+        for job, nanos in cost_moves(old, new):
+            self._world.day_cost_nanos[job.tenant, job.day] += nanos
         self._world.written_by[old.tenant, old.job_id] = self
 
 
@@ -1134,7 +1135,7 @@ class FakeVendors:
         )
         self.calls: list[VendorCall] = []
         self.prepared: list[Vendor] = []
-        self.unprepared: VendorError | None = None
+        self.unprepared: NotCalledError | None = None
         """Raised by `prepare`."""
         self._lock = threading.Lock()
 

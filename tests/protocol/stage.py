@@ -359,6 +359,8 @@ class Simulator:
         """By job id."""
         self.asked: list[tuple[str, Moment]] = []
         """Job id and moment of each call; an answer names its call."""
+        self.charged: Counter[str] = Counter()
+        """By job id: calls that weren't refused."""
         self.script: list[str] = []
         """Of OUTCOMES, one for each call; then `default`."""
         self.default = "ok"
@@ -372,6 +374,7 @@ class Simulator:
         self.calls[call.idempotency_key] += 1
         self.asked.append((call.idempotency_key, self._moment()))
         number = len(self.asked)
+        self.charged[call.idempotency_key] += 1
         self._work()
         if self.meanwhile:
             self.meanwhile.pop(0)()
@@ -380,6 +383,7 @@ class Simulator:
         outcome = self.script.pop(0) if self.script else self.default
         if outcome in _TELLS:
             error = _TELLS[outcome]()
+            self.charged[call.idempotency_key] -= not error.maybe_charged
             raise error
         return VendorAnswer(
             text="" if outcome == "empty" else answer_to(json.loads(call.body)["input"]),
@@ -440,6 +444,18 @@ class Forced:
     """When those began that were given this job."""
     replaced: set[JobId] = field(default_factory=set)
     """Open jobs that lost their claim to a newer one."""
+
+
+@dataclass(slots=True)
+class Past:
+    """What is remembered of attempts and runs that are over."""
+
+    known: Counter[JobId] = field(default_factory=Counter)
+    """Attempts whose outcome was written and not final."""
+    charged: Counter[JobId] = field(default_factory=Counter)
+    """Calls of the runs before a redrive that were charged."""
+    spent_nanos: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """By these runs, by tenant and day."""
 
 
 class Witness:
@@ -524,8 +540,7 @@ class Stage:
         """The process that wrote the failure."""
         self._promised: dict[JobId, set[str]] = defaultdict(set)
         """The addresses of the submits that were answered."""
-        self._known: Counter[JobId] = Counter()
-        """Attempts whose outcome was written and not final."""
+        self._past = Past()
         self._made: dict[JobId, int] = {}
         """The moment that each job was first seen."""
         self._forced = Forced()
@@ -1036,7 +1051,7 @@ class Stage:
         if before is None:
             return
         if job.status is JobStatus.RETRYING and before.status is JobStatus.PROCESSING:
-            self._known[key] += 1
+            self._past.known[key] += 1
         if before.open and job.status in {JobStatus.FAILED, JobStatus.DEAD_LETTERED}:
             self._failed_by[key] = self.breaker.process
         if job.discarded and not before.discarded and self._sees_all:
@@ -1052,11 +1067,13 @@ class Stage:
             )
             assert job == moved, f"a final state was overwritten: {before} {job}"
         elif not before.open and job.open:
+            self._past.spent_nanos[job.tenant, before.day] += self._spent_nanos(before)
             assert job.redrives > before.redrives, f"an end was overwritten: {before} {job}"
             assert job.redrives <= self.moved_back[key], (
                 f"a leftover copy started a failed job again: {self.picture()}"
             )
-            self._known[key] += 1
+            self._past.known[key] += 1
+            self._past.charged[key] = self.vendor.charged[job.job_id]
         elif not before.open and job.redrives == before.redrives:
             assert job.failed_at_epoch_ms == before.failed_at_epoch_ms, f"failed again: {job}"
 
@@ -1064,7 +1081,7 @@ class Stage:
         calls = self.vendor.calls[job.job_id]
         assert calls <= job.attempts_total, f"more calls than attempts: {self.picture()}"
         if job.model == "careful" and self._sees_all:
-            most = self._known[job.tenant, job.job_id] + 1
+            most = self._past.known[job.tenant, job.job_id] + 1
             assert calls <= most, f"called after an unknown outcome: {self.picture()}"
 
     def _check_counters(self, world: World) -> None:
@@ -1078,15 +1095,31 @@ class Stage:
         assert min(world.in_flight.values(), default=0) >= 0, self.picture()
 
     def _check_days(self, world: World) -> None:
-        """A day's cost: what its ended jobs have cost, and the reserves of the others."""
+        """A day's cost: what its ended jobs have spent, and the reserves of the others."""
         over = Counter({day: -nanos for day, nanos in world.day_cost_nanos.items()})
-        for job in world.jobs.values():
+        over.update(self._past.spent_nanos)
+        for key, job in world.jobs.items():
             if job.cost_reserved_nanos is not None:
                 waits = job.open or job.unsettled
-                cost_nanos = job.cost_nanos if job.result_source == "vendor" else 0
-                over[job.tenant, job.day] += job.cost_reserved_nanos if waits else cost_nanos or 0
+                over[job.tenant, job.day] += (
+                    job.cost_reserved_nanos if waits else self._spent_nanos(job)
+                )
+                self._check_spent(key, job)
             assert (job.cost_reserved_nanos is None) == (job.tenant != "acme"), self.picture()
         assert not any(over.values()), f"days are over by {over}: {self.picture()}"
+
+    def _spent_nanos(self, job: Job) -> int:
+        cost_nanos = job.cost_nanos if job.result_source == "vendor" else 0
+        return job.lost_nanos + (cost_nanos or 0)
+
+    def _check_spent(self, key: JobId, job: Job) -> None:
+        """Each call that may be charged is in the job's cost or lost, and no more than attempts."""
+        lost, rest = divmod(job.lost_nanos, job.cost_reserved_nanos or 1)
+        assert (rest, lost <= job.attempts) == (0, True), f"more lost than tried: {self.picture()}"
+        if not job.open and self._sees_all:
+            charged = self.vendor.charged[job.job_id] - self._past.charged[key]
+            told = lost + (job.result_source == "vendor")
+            assert charged <= told, f"a call is in no day's cost: {self.picture()}"
 
     def _check_usage(self, world: World) -> None:
         """Each end of a run, and what it paid for, is counted once; that of a refresh never is."""

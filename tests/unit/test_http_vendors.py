@@ -558,11 +558,19 @@ def test_call_takes_a_drip_that_ends_in_time(send: Send, wire: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "error",
-    [httpx.ConnectTimeout, httpx.ReadTimeout, httpx.WriteTimeout, httpx.PoolTimeout],
+    ("error", "charged"),
+    [
+        (httpx.ConnectTimeout, False),
+        (httpx.ReadTimeout, True),
+        (httpx.WriteTimeout, True),
+        (httpx.PoolTimeout, False),
+    ],
 )
 def test_call_that_waits_too_long_for_one_thing_is_a_timeout(
-    open_vendors: Callable[..., HttpVendors], error: type[httpx.TimeoutException]
+    open_vendors: Callable[..., HttpVendors],
+    error: type[httpx.TimeoutException],
+    *,
+    charged: bool,
 ) -> None:
     def give_up(request: httpx.Request) -> httpx.Response:
         raise error("hunter2", request=request)
@@ -572,6 +580,7 @@ def test_call_that_waits_too_long_for_one_thing_is_a_timeout(
     failed = failure(lambda: vendors.call(a_call()))
 
     assert (failed.job_code, failed.retryable) == ("vendor_timeout", True)
+    assert (failed.maybe_charged, failed.down) == (charged, True)
 
 
 def test_call_sets_each_timeout_apart(open_vendors: Callable[..., HttpVendors]) -> None:
@@ -624,6 +633,7 @@ def test_call_whose_connection_drops_may_be_retried(
         True,
         None,
     )
+    assert error.maybe_charged
     assert sim.ledger.snapshot()["calls"] == 1
 
 
@@ -635,6 +645,7 @@ def test_call_to_nobody_may_be_retried(open_vendors: Callable[..., HttpVendors])
     error = failure(lambda: open_vendors().call(a_call(base_url=f"http://127.0.0.1:{port}/v1")))
 
     assert (error.job_code, error.retryable) == ("vendor_unavailable", True)
+    assert (error.maybe_charged, error.down) == (False, True)
 
 
 def test_call_whose_answer_can_not_be_unpacked_may_be_retried(
@@ -645,6 +656,7 @@ def test_call_whose_answer_can_not_be_unpacked_may_be_retried(
     error = failure(lambda: vendors.call(a_call()))
 
     assert (error.job_code, error.retryable) == ("vendor_unavailable", True)
+    assert error.maybe_charged
 
 
 # ------------------------------------------------------------------ refusals
@@ -652,37 +664,38 @@ def test_call_whose_answer_can_not_be_unpacked_may_be_retried(
 
 @pytest.mark.parametrize("wire", WIRES)
 @pytest.mark.parametrize(
-    ("status", "code", "retryable"),
+    ("status", "code", "retryable", "charged"),
     [
-        (400, "vendor_rejected", False),
-        (401, "vendor_auth_failed", False),
-        (403, "vendor_auth_failed", False),
-        (404, "vendor_rejected", False),
-        (408, "vendor_timeout", True),
-        (409, "vendor_unavailable", True),
-        (413, "vendor_rejected", False),
-        (422, "vendor_rejected", False),
-        (425, "vendor_unavailable", True),
-        (429, "vendor_rate_limited", True),
-        (500, "vendor_unavailable", True),
-        (502, "vendor_unavailable", True),
-        (503, "vendor_unavailable", True),
-        (504, "vendor_timeout", True),
-        (529, "vendor_unavailable", True),
+        (400, "vendor_rejected", False, False),
+        (401, "vendor_auth_failed", False, False),
+        (403, "vendor_auth_failed", False, False),
+        (404, "vendor_rejected", False, False),
+        (408, "vendor_timeout", True, True),
+        (409, "vendor_unavailable", True, True),
+        (413, "vendor_rejected", False, False),
+        (422, "vendor_rejected", False, False),
+        (425, "vendor_unavailable", True, True),
+        (429, "vendor_rate_limited", True, False),
+        (500, "vendor_unavailable", True, True),
+        (502, "vendor_unavailable", True, True),
+        (503, "vendor_unavailable", True, True),
+        (504, "vendor_timeout", True, True),
+        (529, "vendor_unavailable", True, False),
     ],
 )
 def test_call_that_is_refused_is_told_apart_by_status(
-    send: Send, sim: Simulator, wire: str, status: int, code: str, *, retryable: bool
+    send: Send, sim: Simulator, wire: str, status: int, code: str, *, retryable: bool, charged: bool
 ) -> None:
     error = failure(lambda: send("hello", wire, status=status))
 
     assert (error.job_code, error.retryable, error.http_status) == (code, retryable, status)
+    assert error.maybe_charged is charged
     assert error.vendor_request_id is not None
     assert error.vendor_request_id.startswith("req_")
     assert sim.ledger.snapshot()["calls"] == 1
 
 
-@pytest.mark.parametrize("status", [429, 403, 400])
+@pytest.mark.parametrize("status", [429, 403, 402, 400])
 @pytest.mark.parametrize(
     ("wire", "error"),
     [
@@ -702,6 +715,7 @@ def test_call_without_quota_is_never_retried(
     failed = failure(lambda: vendors.call(a_call(wire)))
 
     assert (failed.job_code, failed.retryable) == ("vendor_quota_exhausted", False)
+    assert not failed.maybe_charged
 
 
 @pytest.mark.parametrize("status", [429, 413, 400, 500])
@@ -738,6 +752,7 @@ def test_call_that_was_filtered_is_never_retried(send: Send, wire: str) -> None:
     error = failure(lambda: send("hello", wire, finish="content_filter"))
 
     assert (error.job_code, error.retryable, error.http_status) == ("vendor_filtered", False, 200)
+    assert error.maybe_charged
     assert error.vendor_request_id is not None
 
 
@@ -784,11 +799,15 @@ def test_call_that_was_limited_tells_when_to_come_again(
     assert (error.job_code, error.retry_after_s) == ("vendor_rate_limited", wait_s)
 
 
-@pytest.mark.parametrize("status", [408, 500, 503, 529])
-def test_call_that_failed_otherwise_tells_when_to_come_again_too(send: Send, status: int) -> None:
+@pytest.mark.parametrize(
+    ("status", "charged"), [(408, True), (500, True), (503, False), (529, False)]
+)
+def test_call_that_failed_otherwise_tells_when_to_come_again_too(
+    send: Send, status: int, *, charged: bool
+) -> None:
     error = failure(lambda: send("hello", status=status, retry_after="7"))
 
-    assert error.retry_after_s == 7.0
+    assert (error.retry_after_s, error.maybe_charged) == (7.0, charged)
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
@@ -1067,7 +1086,7 @@ def test_key_that_no_header_takes_is_never_retried(send: Send, wire: str) -> Non
     # It is our configuration that is wrong; another attempt sends the same.
     error = failure(lambda: send("hello", wire, secret="sk-hunter2\x00"))
 
-    assert not error.retryable
+    assert (error.retryable, error.maybe_charged) == (False, False)
 
 
 def test_key_that_can_not_be_read_is_a_vendor_error(sim: Simulator) -> None:
@@ -1086,6 +1105,7 @@ def test_key_that_can_not_be_read_is_a_vendor_error(sim: Simulator) -> None:
     error = failure(lambda: vendors.call(a_call(base_url=sim.url)))
 
     assert (error.job_code, error.retryable) == ("vendor_auth_failed", False)
+    assert not error.maybe_charged
 
 
 @pytest.mark.parametrize("wire", WIRES)
@@ -1137,6 +1157,7 @@ def test_protocol_that_we_lack_is_refused_without_a_call(
     error = failure(lambda: open_vendors(transport=recorder.transport).call(a_call("bedrock")))
 
     assert (error.job_code, error.retryable) == ("vendor_rejected", False)
+    assert not error.maybe_charged
     assert recorder.requests == []
 
 
@@ -1144,7 +1165,9 @@ def test_protocol_that_we_lack_is_refused_without_a_call(
 def test_base_url_that_is_none_is_a_vendor_error(
     open_vendors: Callable[..., HttpVendors], base_url: str
 ) -> None:
-    failure(lambda: open_vendors().call(a_call(base_url=base_url)))
+    error = failure(lambda: open_vendors().call(a_call(base_url=base_url)))
+
+    assert not error.maybe_charged
 
 
 # ------------------------------------------------------------------ answers that are odd but paid
@@ -1257,6 +1280,7 @@ def test_input_that_a_protocol_can_not_say_is_rejected_and_not_retried(
     error = failure(lambda: open_vendors(transport=recorder.transport).call(call))
 
     assert (error.job_code, error.retryable) == ("vendor_rejected", False)
+    assert not error.maybe_charged
     assert recorder.requests == []
 
 

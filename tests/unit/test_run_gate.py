@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from sluiceway.domain import catalogue
 from sluiceway.domain import job as transitions
-from sluiceway.domain.errors import CallAbortedError, StoreBusyError, VendorError
+from sluiceway.domain.errors import CallAbortedError, NotCalledError, StoreBusyError, VendorError
 from sluiceway.domain.gate import (
     COOL_DOWN_MS,
     FURTHEST_SLOT_MS,
@@ -857,7 +857,7 @@ def test_worker_is_ready_for_the_call_before_it_takes_a_slot(bench: GateBench) -
 
 
 def test_key_that_cannot_be_had_costs_no_slot(bench: GateBench) -> None:
-    bench.vendors.unprepared = VendorError("vendor_auth_failed", "No key.", retryable=True)
+    bench.vendors.unprepared = NotCalledError("vendor_auth_failed", "No key.", retryable=True)
 
     bench.deliver()
 

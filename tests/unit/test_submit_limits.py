@@ -6,7 +6,7 @@ import pytest
 from sluiceway.domain.catalogue import Model, Price, Tenant
 from sluiceway.domain.errors import CostLimitError, QuotaExceededError, RateLimitedError
 from sluiceway.domain.gate import ANSWER_TOKENS
-from sluiceway.domain.job import cancelled
+from sluiceway.domain.job import cancelled, started
 from sluiceway.usecases.submit_job import Accepted, Hit
 
 from tests.fakes.in_memory import NOW_MS
@@ -202,7 +202,7 @@ def test_cost_per_day_reserves_what_the_jobs_may_cost() -> None:
     assert refused.value.retry_after_s == DAY_MS // 1000
 
 
-def test_reserve_of_a_job_that_is_cancelled_is_free_again() -> None:
+def test_reserve_of_a_job_that_is_cancelled_before_its_start_is_free_again() -> None:
     gateway = budgeted(cost_per_day=0.01)
     first = ask(gateway, 1)
     assert isinstance(first, Accepted)
@@ -210,6 +210,19 @@ def test_reserve_of_a_job_that_is_cancelled_is_free_again() -> None:
     gateway.jobs.apply(first.job, cancelled(first.job, now_ms=NOW_MS))
 
     assert isinstance(ask(gateway, 2), Accepted)
+
+
+def test_reserve_of_a_job_that_is_cancelled_at_work_is_spent() -> None:
+    gateway = budgeted(cost_per_day=0.01)
+    first = ask(gateway, 1)
+    assert isinstance(first, Accepted)
+    job = started(first.job, fence=1, now_ms=NOW_MS, receives=1, function_ends_ms=NOW_MS + 1)
+
+    gateway.jobs.apply(first.job, job)
+    gateway.jobs.apply(job, cancelled(job, now_ms=NOW_MS))
+
+    with pytest.raises(QuotaExceededError, match="cost_per_day"):
+        ask(gateway, 2)
 
 
 def test_job_that_no_day_has_room_for_is_refused_for_good() -> None:

@@ -314,6 +314,22 @@ def test_job_that_ended_without_its_claim_and_counter_is_settled(minute: Minute,
 # ------------------------------------------------------------------ deadlines
 
 
+def test_job_whose_worker_died_spends_its_reserve_at_its_deadline(minute: Minute) -> None:
+    minute.put(
+        a_job(
+            status=JobStatus.PROCESSING,
+            attempts=1,
+            attempts_total=1,
+            deadline_epoch_ms=NOW_MS,
+            due_at_epoch_ms=NOW_MS,
+            cost_reserved_nanos=500,
+        )
+    )
+
+    assert minute.sweep() == Swept(failed=1)
+    assert (minute.job.lost_nanos, minute.job.spent_nanos) == (500, 500)
+
+
 @pytest.mark.parametrize(("after_ms", "failed"), [(-1, False), (0, True)])
 @pytest.mark.parametrize("status", [JobStatus.QUEUED, JobStatus.RETRYING])
 def test_waiting_job_fails_at_its_deadline(

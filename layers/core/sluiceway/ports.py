@@ -707,7 +707,7 @@ class VendorClient(Protocol):
     def prepare(self, vendor: "Vendor") -> None:
         """Makes a call's start quick: what the first call of a process needs takes a second.
 
-        Raises VendorError when the vendor's key can't be had.
+        Raises NotCalledError when the vendor's key can't be had.
         """
         ...
 

@@ -29,6 +29,7 @@ from sluiceway.domain.job import (
     Job,
     JobError,
     JobStatus,
+    cost_moves,
     due_shard,
     settled,
 )
@@ -217,15 +218,9 @@ class DynamoDBJobs:
         return [self._day_write(job, {name: adds[name] for name in caps}, conditions, rooms)]
 
     def _cost_writes(self, old: Job, new: Job) -> list[Write]:
-        """Counts in the day's cost what the job counts now, and no more what it did before.
-
-        Of a redrive before the last end was settled these are two days, else one or none.
-        """
-        taken, given = old.budgeted_nanos, new.budgeted_nanos
-        if old.day == new.day:
-            taken, given = 0, given - taken
-        moves = ((old, -taken), (new, given))
-        return [self._day_write(job, {"cost_nanos": nanos}) for job, nanos in moves if nanos]
+        """Counts in the day's cost what the job counts now, and no more what it did before."""
+        moves = cost_moves(old, new)
+        return [self._day_write(job, {"cost_nanos": nanos}) for job, nanos in moves]
 
     def _day_write(
         self,

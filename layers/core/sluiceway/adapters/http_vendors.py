@@ -15,7 +15,7 @@ from sluiceway.adapters.http_outbound import HttpOutbound
 from sluiceway.domain import strict_json
 from sluiceway.domain.backoff import parse_retry_after
 from sluiceway.domain.catalogue import Vendor
-from sluiceway.domain.errors import CallAbortedError, RejectedError, VendorError
+from sluiceway.domain.errors import CallAbortedError, NotCalledError, RejectedError, VendorError
 from sluiceway.ports import Clock, VendorAnswer, VendorCall
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class HttpVendors:
         """See VendorClient."""
         wire = _WIRES.get(call.vendor.protocol)
         if wire is None:
-            raise VendorError(
+            raise NotCalledError(
                 "vendor_rejected",
                 f"The protocol {call.vendor.protocol!r} is not supported.",
                 retryable=False,
@@ -83,7 +83,7 @@ class HttpVendors:
         try:
             body = json.dumps(wire.request_body(call.model.vendor_model, work)).encode()
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise VendorError(
+            raise NotCalledError(
                 "vendor_rejected",
                 f"The input can't be said in the vendor's protocol ({type(error).__name__}).",
                 retryable=False,
@@ -135,13 +135,14 @@ class HttpVendors:
                 "vendor_timeout",
                 f"The vendor didn't answer within {call.timeout_s:g} s.",
                 retryable=True,
+                sent=not isinstance(error, httpx.ConnectTimeout | httpx.PoolTimeout),
             ) from error
         except (
             *(httpx.LocalProtocolError, httpx.UnsupportedProtocol, httpx.InvalidURL),
             *(ExceptionGroup, OverflowError, ValueError),
         ) as error:
             # Nothing was sent, and nothing else would be sent next time. The text may hold the key.
-            raise VendorError(
+            raise NotCalledError(
                 "vendor_rejected",
                 f"The request can't be sent ({type(error).__name__}): check base_url and secret.",
                 retryable=False,
@@ -152,6 +153,7 @@ class HttpVendors:
                 "vendor_unavailable",
                 f"The connection to the vendor failed ({type(error).__name__}).",
                 retryable=True,
+                sent=not isinstance(error, httpx.ConnectError),
             ) from error
 
 

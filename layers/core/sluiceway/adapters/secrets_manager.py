@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from sluiceway.domain.errors import VendorError
+from sluiceway.domain.errors import NotCalledError
 from sluiceway.ports import Clock
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class SecretsManagerKeys:
         self._kept: dict[str, tuple[int, str]] = {}
 
     def __call__(self, name: str) -> str:
-        """The secret string. Raises VendorError when it can't be read."""
+        """The secret string. Raises NotCalledError when it can't be read."""
         now_ms = self._clock.now_ms()
         read_at_ms, value = self._kept.get(name, (-KEPT_MS, ""))
         if now_ms - read_at_ms >= KEPT_MS:
@@ -38,17 +38,17 @@ class SecretsManagerKeys:
                 value = self._client().get_secret_value(SecretId=name)["SecretString"]
             except ClientError as error:
                 code = error.response["Error"]["Code"]
-                raise VendorError(
+                raise NotCalledError(
                     "vendor_auth_failed",
                     f"The vendor's secret can't be read ({code}).",
                     retryable=code not in _HOPELESS,
                 ) from error
             except BotoCoreError as error:
-                raise VendorError(
+                raise NotCalledError(
                     "vendor_auth_failed", "The vendor's secret can't be reached.", retryable=True
                 ) from error
             except KeyError:
-                raise VendorError(
+                raise NotCalledError(
                     "vendor_auth_failed", "The vendor's secret is no text.", retryable=False
                 ) from None
             self._kept[name] = (now_ms, value)

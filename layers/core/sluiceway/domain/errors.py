@@ -203,6 +203,10 @@ class StoreBusyError(BusyError):
 # ------------------------------------------------------------------ the vendor's answer
 
 
+_REFUSED_STATUSES = frozenset({400, 401, 402, 403, 404, 413, 422, 429})
+"""With these a vendor refuses a request before it works on it."""
+
+
 class VendorError(SluicewayError):
     """A call to a vendor didn't give a usable answer."""
 
@@ -215,14 +219,24 @@ class VendorError(SluicewayError):
         http_status: int | None = None,
         retry_after_s: float | None = None,
         vendor_request_id: str | None = None,
+        sent: bool = True,
     ) -> None:
-        """`code` is one of the job error codes; `retry_after_s` is the vendor's own wish."""
+        """`code` is one of the job error codes; `retry_after_s` is the vendor's own wish.
+
+        `sent`: whether the vendor may have the request, or a part of it.
+        """
         super().__init__(message)
         self.job_code = code
         self.retryable = retryable
         self.http_status = http_status
         self.retry_after_s = retry_after_s
         self.vendor_request_id = vendor_request_id
+        self.sent = sent
+
+    @property
+    def maybe_charged(self) -> bool:
+        """Whether the vendor may charge the call: it had the request, and didn't refuse it."""
+        return self.sent and not self.overload and self.http_status not in _REFUSED_STATUSES
 
     @property
     def overload(self) -> bool:
@@ -240,6 +254,11 @@ class VendorError(SluicewayError):
 
 class NotCalledError(VendorError):
     """The vendor wasn't asked, and nothing is known of it."""
+
+    @property
+    def maybe_charged(self) -> bool:
+        """Nothing was sent."""
+        return False
 
     @property
     def down(self) -> bool:

@@ -162,6 +162,11 @@ class Job:
     called_at_epoch_ms: int | None = None
     """Just before a call, where an unknown outcome must not be repeated; gone when it is known."""
 
+    # A call without a result
+    lost_nanos: int = 0
+    """What this run's calls without a result cost, unit as `cost_nanos`; the reserve for each that
+    may have cost something, and nobody knows how much. It is no part of `cost_nanos`."""
+
     # A retry, and parking
     not_before_epoch_ms: int | None = None
     parked: bool = False
@@ -214,12 +219,17 @@ class Job:
         return day_of(self.enqueued_at_epoch_ms)
 
     @property
-    def budgeted_nanos(self) -> int:
-        """What it counts in the cost of its day: its reserve, and after its end what it cost."""
+    def spent_nanos(self) -> int:
+        """What it counts in the cost of its day when its end is settled."""
         if self.cost_reserved_nanos is None:
             return 0
+        return self.lost_nanos + (self.cost_nanos or 0)
+
+    @property
+    def budgeted_nanos(self) -> int:
+        """What it counts in the cost of its day: its reserve, and after its end what it spent."""
         waits = self.open or self.unsettled
-        return self.cost_reserved_nanos if waits else self.cost_nanos or 0
+        return (self.cost_reserved_nanos or 0) if waits else self.spent_nanos
 
     @property
     def entry_tenant(self) -> str:
@@ -278,6 +288,7 @@ def started(job: Job, *, fence: int, now_ms: int, receives: int, function_ends_m
         started_at_epoch_ms=now_ms,
         queue_wait_ms=wait_ms,
         called_at_epoch_ms=job.called_at_epoch_ms,
+        lost_nanos=_lost_nanos(job),
         slot_at_epoch_ms=job.slot_at_epoch_ms,
         slot_version=job.slot_version,
         slot_shard=job.slot_shard,
@@ -308,6 +319,7 @@ def completed(
 
     `attempt_taken_back`: this worker's own attempt was counted, but it called nobody.
     """
+    told = source == "vendor" and input_tokens + output_tokens > 0  # no vendor takes an empty input
     return _moved(
         _taken_back(job) if attempt_taken_back else job,
         status=JobStatus.COMPLETED,
@@ -315,6 +327,7 @@ def completed(
         result=result,
         result_source=source,
         result_stored_at_epoch_ms=stored_at_ms,
+        lost_nanos=_lost_nanos(job, 0 if told or attempt_taken_back else None),
         input_tokens=input_tokens,
         output_tokens=output_tokens,
         cost_nanos=cost_nanos,
@@ -343,14 +356,25 @@ def completed_from(
     )
 
 
-def retrying(job: Job, error: JobError, *, not_before_ms: int, parked: bool = False) -> Job:
-    """The attempt failed, another will come. Never before `not_before_ms`."""
+def retrying(
+    job: Job,
+    error: JobError,
+    *,
+    not_before_ms: int,
+    parked: bool = False,
+    call_nanos: int | None = None,
+) -> Job:
+    """The attempt failed, another will come. Never before `not_before_ms`.
+
+    `call_nanos`: what its call cost; None: nobody knows.
+    """
     return _moved(
         job,
         due_at_ms=not_before_ms if parked else not_before_ms + RESEND_AFTER_BACKOFF_MS,
         status=JobStatus.RETRYING,
         not_before_epoch_ms=not_before_ms,
         parked=parked,
+        lost_nanos=_lost_nanos(job, call_nanos),
         error=error,
         last_errors=(*job.last_errors, error)[-LAST_ERRORS:],
     )
@@ -397,8 +421,9 @@ def failed(
     now_ms: int,
     last_receive: bool,
     vendor_request_id: str | None = None,
+    call_nanos: int | None = None,
 ) -> Job:
-    """The job ends without a result.
+    """The job ends without a result. `call_nanos` as in `retrying`.
 
     On the message's last receive the job is dead_lettered at once: SQS moves the message at the
     next receive, and nobody would come by to write it then. A refresh never is: its entry cools
@@ -412,6 +437,7 @@ def failed(
         status=JobStatus.DEAD_LETTERED if last_receive else JobStatus.FAILED,
         failed_at_epoch_ms=now_ms,
         vendor_request_id=vendor_request_id,
+        lost_nanos=_lost_nanos(job, call_nanos),
         error=error,
         last_errors=(*job.last_errors, error)[-LAST_ERRORS:],
     )
@@ -424,7 +450,12 @@ def dead_lettered(job: Job) -> Job:
 
 def cancelled(job: Job, *, now_ms: int) -> Job:
     """The partner wants no result any more."""
-    return _moved(job, status=JobStatus.CANCELLED, completed_at_epoch_ms=now_ms)
+    return _moved(
+        job,
+        status=JobStatus.CANCELLED,
+        completed_at_epoch_ms=now_ms,
+        lost_nanos=_lost_nanos(job),
+    )
 
 
 def redriven(job: Job, *, now_ms: int, lane: str, due_at_ms: int) -> Job:
@@ -439,6 +470,7 @@ def redriven(job: Job, *, now_ms: int, lane: str, due_at_ms: int) -> Job:
         lane=lane,
         enqueued_at_epoch_ms=now_ms,
         queue_wait_ms=None,
+        lost_nanos=0,
         failed_at_epoch_ms=None,
         unsettled=False,
         error=None,
@@ -473,6 +505,21 @@ def settled(job: Job) -> Job:
     return _moved(job, due_at_ms=mark_ms if waits_for_mark else None, unsettled=False)
 
 
+def cost_moves(old: Job, new: Job) -> list[tuple[Job, int]]:
+    """What a transition adds to the cost of days: the job as it is in that day, and how much.
+
+    A redrive leaves what the ended run spent where it is, and reserves anew in its own day.
+    """
+    if old.open or not new.open:
+        moves = [(new, new.budgeted_nanos - old.budgeted_nanos)]
+    else:
+        unsettled_nanos = old.spent_nanos - old.budgeted_nanos
+        moves = [(old, unsettled_nanos), (new, new.budgeted_nanos)]
+        if old.day == new.day:
+            moves = [(new, unsettled_nanos + new.budgeted_nanos)]
+    return [(job, nanos) for job, nanos in moves if nanos]
+
+
 def next_look_ms(job: Job, now_ms: int) -> int:
     """When the sweeper looks again after this look: doubling, and never past the deadline."""
     at_ms = now_ms + min(RESEND_LONGEST_MS, RESEND_FIRST_MS << min(job.resends, 10))
@@ -489,6 +536,17 @@ def due_shard(job_id: str) -> str:
 def _due_while_unsettled(job: Job) -> int | None:
     """The sweeper must still find a job whose claim and counter are open."""
     return job.due_at_epoch_ms if job.unsettled else None
+
+
+def _lost_nanos(job: Job, call_nanos: int | None = None) -> int:
+    """`lost_nanos` when the job's attempt is over, whose call cost so much without a result.
+
+    None: nobody knows, or there was none; a job at work may have been asked for.
+    """
+    if call_nanos is None:
+        at_work = job.status is JobStatus.PROCESSING
+        call_nanos = (job.cost_reserved_nanos or 0) if at_work else 0
+    return job.lost_nanos + call_nanos
 
 
 def _taken_back(job: Job) -> Job:

@@ -286,7 +286,7 @@ def _work(job: Job, lease: Lease, delivery: Delivery, worker: Worker, *, unknown
         return decision or _lost(job, lease, delivery, worker)
     if unknown:  # There was an entry before the start, and it is gone.
         reason = _error(job, "outcome_unknown", _UNKNOWN, worker.clock.now_ms())
-        decision = _fail(job, reason, delivery, worker, lease=lease)
+        decision = _fail(job, reason, delivery, worker, lease=lease, call_nanos=0)
         return decision or _lost(job, lease, delivery, worker)
     model = worker.catalogue.model(job.model)
     try:
@@ -460,15 +460,15 @@ class _Passing:
 
 
 def _passing(job: Job, model: Model, worker: Worker) -> _Passing:
-    """Raises VendorError when the job's input can't be had, so that no slot is spent on it."""
+    """Raises NotCalledError when the job's input can't be had, so that no slot is spent on it."""
     try:
         body = payloads_of.load(job.input, payloads=worker.payloads)
     except StoreBusyError as error:
         message = "The job's input could not be read."
-        raise VendorError("vendor_unavailable", message, retryable=True) from error
+        raise NotCalledError("vendor_unavailable", message, retryable=True) from error
     except (KeyError, ValueError) as error:
         message = "The job's input is gone or damaged."
-        raise VendorError("vendor_rejected", message, retryable=False) from error
+        raise NotCalledError("vendor_rejected", message, retryable=False) from error
     return _Passing(
         name=job.model,
         model=model,
@@ -649,6 +649,7 @@ def _complete(
 ) -> Decision:
     """Keeps the paid answer: in the job, and in the cache when it is whole."""
     model = passing.model
+    cost_nanos = model.price.cost_nanos(answer.input_tokens, answer.output_tokens)
     document: dict[str, object] = {"text": answer.text, "finish_reason": answer.finish_reason}
     if answer.content is not None:
         document["content"] = answer.content
@@ -664,10 +665,10 @@ def _complete(
             worker,
             lease=lease,
             vendor_request_id=answer.vendor_request_id,
+            call_nanos=cost_nanos,
         )
         return decision or _lost(job, lease, delivery, worker)
     now_ms = worker.clock.now_ms()
-    cost_nanos = model.price.cost_nanos(answer.input_tokens, answer.output_tokens)
     new = transitions.completed(
         job,
         now_ms=now_ms,
@@ -800,6 +801,7 @@ def _after_error(
         job.attempts, rand=worker.rand(), retry_after_s=error.retry_after_s
     )
     not_before_ms = now_ms + round(delay_s * 1000)
+    call_nanos = None if error.maybe_charged else 0
     if not error.retryable or job.attempts >= model.max_attempts:
         decision = _fail(
             job,
@@ -808,10 +810,13 @@ def _after_error(
             worker,
             lease=lease,
             vendor_request_id=error.vendor_request_id,
+            call_nanos=call_nanos,
         )
         return decision or _lost(job, lease, delivery, worker)
     parked = _parks(delivery, delay_s)
-    new = transitions.retrying(job, reason, not_before_ms=not_before_ms, parked=parked)
+    new = transitions.retrying(
+        job, reason, not_before_ms=not_before_ms, parked=parked, call_nanos=call_nanos
+    )
     if not isinstance(_write(job, new, worker, lease=lease), Applied):
         return _lost(job, lease, delivery, worker)
     worker.telemetry.event("job_retrying", new)
@@ -829,8 +834,12 @@ def _fail(
     *,
     lease: Lease | None,
     vendor_request_id: str | None = None,
+    call_nanos: int | None = None,
 ) -> Decision | None:
-    """Ends the job; the message goes on to the dead-letter queue by SQS itself. None: it moved."""
+    """Ends the job; the message goes on to the dead-letter queue by SQS itself. None: it moved.
+
+    `call_nanos`: what the last call cost; None: nobody knows, or none was made since.
+    """
     last = delivery.receives >= MAX_RECEIVES
     new = transitions.failed(
         job,
@@ -838,6 +847,7 @@ def _fail(
         now_ms=worker.clock.now_ms(),
         last_receive=last,
         vendor_request_id=vendor_request_id,
+        call_nanos=call_nanos,
     )
     written = _write(job, new, worker, lease=lease)
     if isinstance(written, LeaseHeld):
