@@ -16,6 +16,8 @@ from sluiceway.adapters.dynamodb import (
     from_item,
     to_item,
 )
+from sluiceway.adapters.dynamodb_audit import DynamoDBAudit
+from sluiceway.adapters.dynamodb_due_jobs import DynamoDBDueJobs
 from sluiceway.domain.errors import DamagedRowError, StoreBusyError
 
 from tests.contract.clients import (
@@ -28,6 +30,8 @@ from tests.contract.clients import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from mypy_boto3_dynamodb import DynamoDBClient
 
     from tests.contract.harness import Tables
@@ -495,3 +499,34 @@ def test_read_that_does_not_come_through_is_store_busy(error: Exception) -> None
 
     with pytest.raises(StoreBusyError):
         a_table(client).read("table", {"id": "a"})
+
+
+QUERIES: dict[str, Callable[[Table], object]] = {
+    "due": lambda table: DynamoDBDueJobs(table, "jobs").due("0", until_ms=1, limit=1),
+    "indexed": lambda table: list(DynamoDBDueJobs(table, "jobs").indexed("0")),
+    "audit": lambda table: DynamoDBAudit(table, "jobs").list(since_ms=1, until_ms=1, limit=1),
+}
+
+
+@pytest.mark.parametrize("query", QUERIES.values(), ids=QUERIES)
+def test_query_waits_out_a_throttle(query: Callable[[Table], object]) -> None:
+    throttle = refused("ThrottlingException")
+    client = ScriptedClient(throttle, throttle, answer={"Items": []})
+    pauses: list[float] = []
+
+    assert query(a_table(client, pauses)) == []
+    assert (len(client.requests), len(pauses)) == (3, 2)
+
+
+def test_pages_are_read_as_they_are_wanted() -> None:
+    more = {"Items": [{"id": {"S": "a"}}], "LastEvaluatedKey": {"id": {"S": "a"}}}
+    client = ScriptedClient(answer=more)
+    pages = a_table(client).pages(TableName="table")
+
+    assert (next(pages), len(client.requests)) == ([{"id": {"S": "a"}}], 1)
+    client.answer = {"Items": []}
+    assert list(pages) == [[]]
+    assert client.requests[1] == {
+        "TableName": "table",
+        "ExclusiveStartKey": {"id": {"S": "a"}},
+    }

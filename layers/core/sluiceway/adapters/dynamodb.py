@@ -4,7 +4,7 @@ import random
 import re
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
@@ -230,6 +230,18 @@ class Table:
         """One page: its items, and the whole answer. `request` is that of Query."""
         answer = self._read(lambda: self.client.query(**request))
         return [from_item(item) for item in answer["Items"]], answer
+
+    def pages(self, **request: Any) -> Iterator[list[Any]]:
+        """The items of all pages, each read as it is wanted. `request` is that of Query.
+
+        They are the client's own: of many rows the parsing costs the most.
+        """
+        while True:
+            answer = self._read(lambda: self.client.query(**request))
+            yield answer["Items"]
+            if "LastEvaluatedKey" not in answer:
+                return
+            request["ExclusiveStartKey"] = answer["LastEvaluatedKey"]
 
     def _read(self, call: Callable[[], Any]) -> Any:
         answer = self._patiently(call, MAX_TRIES)

@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
+from itertools import chain, islice
 from typing import Any
 
 from sluiceway.adapters.dynamodb import Table, Write, from_item, to_item
@@ -62,7 +63,7 @@ class DynamoDBAudit:
         while len(found) < limit and month_ms >= since_ms:
             left = limit - len(found)
             # A page ends at 1 MB, whatever its limit.
-            pages = self._table.client.get_paginator("query").paginate(
+            pages = self._table.pages(
                 TableName=self._name,
                 ConsistentRead=True,
                 ExpressionAttributeValues=to_item(
@@ -74,10 +75,11 @@ class DynamoDBAudit:
                     }
                 ),
                 ScanIndexForward=False,
-                PaginationConfig={"MaxItems": left, "PageSize": FILTERED_PAGE if wanted else left},
+                Limit=FILTERED_PAGE if wanted else left,
                 **request,
             )
-            found += [_record_of(from_item(item)) for page in pages for item in page["Items"]]
+            items = islice(chain.from_iterable(pages), left)
+            found += [_record_of(from_item(item)) for item in items]
             first = datetime.fromtimestamp(month_ms // 1000, UTC).replace(
                 day=1, hour=0, minute=0, second=0, microsecond=0
             )

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from sluiceway.adapters.dynamodb import Table, Write, from_item
+from sluiceway.adapters.dynamodb import Table, Write
 from sluiceway.domain.job import Job
 from sluiceway.ports import DueJob, IndexedJob
 
@@ -21,7 +21,7 @@ class DynamoDBDueJobs:
 
     def due(self, shard: str, *, until_ms: int, limit: int) -> list[DueJob]:
         """See DueJobs."""
-        answer = self._table.client.query(
+        items, _ = self._table.query(
             TableName=self._jobs,
             IndexName=INDEX,
             KeyConditionExpression="#due_shard = :shard AND #due_at_epoch_ms <= :until",
@@ -32,11 +32,11 @@ class DynamoDBDueJobs:
             ExpressionAttributeValues={":shard": {"S": shard}, ":until": {"N": str(until_ms)}},
             Limit=limit,
         )
-        return [_due_of(from_item(item)) for item in answer["Items"]]
+        return [_due_of(item) for item in items]
 
     def indexed(self, shard: str) -> Iterator[IndexedJob]:
         """See DueJobs. Of many rows the parsing costs the most, so they are taken as they come."""
-        pages = self._table.client.get_paginator("query").paginate(
+        pages = self._table.pages(
             TableName=self._jobs,
             IndexName=INDEX,
             KeyConditionExpression="#due_shard = :shard",
@@ -45,7 +45,7 @@ class DynamoDBDueJobs:
             ExpressionAttributeValues={":shard": {"S": shard}},
         )
         for page in pages:
-            for item in page["Items"]:
+            for item in page:
                 enqueued_at_ms = _number(item, "enqueued_at_epoch_ms")
                 if enqueued_at_ms is not None:  # else it is damaged, and told by its look-up
                     yield IndexedJob(

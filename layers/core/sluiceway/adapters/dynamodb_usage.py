@@ -6,9 +6,10 @@ job_id    <YYYY-MM-DD>#<model>#<counter shard>
 """
 
 from collections.abc import Mapping
+from itertools import chain
 from typing import Any
 
-from sluiceway.adapters.dynamodb import Table, Write, to_item
+from sluiceway.adapters.dynamodb import Table, Write, from_item, to_item
 from sluiceway.domain.errors import DamagedRowError
 from sluiceway.domain.job import Job
 from sluiceway.domain.usage import COUNTS, UsageRow, ended_at_ms, usage_of
@@ -47,25 +48,22 @@ class DynamoDBUsage:
 
     def read(self, tenant: str, first_day: str, last_day: str) -> list[UsageRow]:
         """See UsageReader."""
-        request = {
-            "TableName": self._name,
-            "KeyConditionExpression": "#tenant = :owner AND #job_id BETWEEN :first AND :last",
-            "ExpressionAttributeNames": {"#tenant": "tenant", "#job_id": "job_id"},
-            "ExpressionAttributeValues": to_item(
+        pages = self._table.pages(
+            TableName=self._name,
+            KeyConditionExpression="#tenant = :owner AND #job_id BETWEEN :first AND :last",
+            ExpressionAttributeNames={"#tenant": "tenant", "#job_id": "job_id"},
+            ExpressionAttributeValues=to_item(
                 {":owner": _owner(tenant), ":first": f"{first_day}#", ":last": f"{last_day}#~"}
             ),
-        }
+        )
         found: dict[tuple[str, str], UsageRow] = {}
         now_s = self._clock.now_ms() // 1000
-        while True:
-            items, answer = self._table.query(**request)
-            kept = (item for item in items if item["ttl_epoch_s"] > now_s)
-            for row in map(row_of, kept):
+        for item in map(from_item, chain.from_iterable(pages)):
+            if item["ttl_epoch_s"] > now_s:
+                row = row_of(item)
                 key = row.day, row.model
                 found[key] = found[key] + row if key in found else row
-            if "LastEvaluatedKey" not in answer:
-                return list(found.values())
-            request["ExclusiveStartKey"] = answer["LastEvaluatedKey"]
+        return list(found.values())
 
 
 def row_of(item: Mapping[str, Any]) -> UsageRow:
