@@ -9,7 +9,8 @@ from sluiceway.domain import ids
 from sluiceway.domain.freshness import CacheEntry
 from sluiceway.domain.ids import HIT_PREFIX, NAME_PATTERN
 from sluiceway.domain.keys import CACHE_KEY_PATTERN
-from sluiceway.http import invalidated_reply, rfc3339
+from sluiceway.domain.times import rfc3339
+from sluiceway.http import invalidated_reply
 from sluiceway.ports import PayloadStore, ServiceState
 from sluiceway.usecases.invalidate_cache import Invalidation, invalidate_cache
 

@@ -19,7 +19,7 @@ from sluiceway.domain.errors import DamagedRowError, RejectedError, SluicewayErr
 from sluiceway.domain.ids import hit_id
 from sluiceway.domain.job import REDRIVE_AFTER_FAILURE_MS, Job, JobStatus
 from sluiceway.domain.request import parse_submit
-from sluiceway.http import rfc3339
+from sluiceway.domain.times import rfc3339
 from sluiceway.ports import Applied, Clock, JobStore
 from sluiceway.usecases import payloads as payloads_of
 from sluiceway.usecases.authorize import Caller

@@ -7,7 +7,7 @@ from typing import Any
 
 from sluiceway.domain import api_key
 from sluiceway.domain.ids import NAME_PATTERN
-from sluiceway.http import rfc3339
+from sluiceway.domain.times import rfc3339
 from sluiceway.ports import Clock, PartnerKey, PartnerKeys
 
 LIVE_KEYS = 2

@@ -9,7 +9,7 @@ import click
 from botocore.exceptions import BotoCoreError, ClientError
 from sluiceway.adapters.dynamodb_audit import KEPT_S
 from sluiceway.domain.errors import SluicewayError
-from sluiceway.http import rfc3339
+from sluiceway.domain.times import rfc3339
 from sluiceway.ports import AuditLog, AuditRecord, Clock
 
 from sluiceway_cli import times

@@ -38,7 +38,7 @@ from sluiceway.bootstrap import SEND_CONFIG, SystemClock, packaged_catalogue
 from sluiceway.domain import catalogue as catalogues
 from sluiceway.domain.catalogue import Catalogue
 from sluiceway.domain.job import Job, JobError
-from sluiceway.http import rfc3339
+from sluiceway.domain.times import rfc3339
 from sluiceway.ports import (
     AuditLog,
     Backlogs,

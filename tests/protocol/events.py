@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from sluiceway.adapters.dynamodb_jobs import _values_of
 from sluiceway.domain.job import OPEN, Job
-from sluiceway.domain.webhook import DETAIL_TYPES, rfc3339
+from sluiceway.domain.times import rfc3339
+from sluiceway.domain.webhook import DETAIL_TYPES
 
 from tests.contract.harness import template_resources
 from tests.fakes.in_memory import InMemoryEndpoints, World

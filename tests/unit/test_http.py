@@ -23,6 +23,7 @@ from sluiceway.domain.errors import (
 )
 from sluiceway.domain.freshness import CacheEntry, Freshness
 from sluiceway.domain.job import Job, JobStatus
+from sluiceway.domain.times import rfc3339
 from sluiceway.http import (
     MAX_REPLY_BYTES,
     STATUS,
@@ -30,7 +31,6 @@ from sluiceway.http import (
     hit_reply,
     job_reply,
     problem,
-    rfc3339,
 )
 
 from tests.fakes.in_memory import NOW_MS

@@ -5,7 +5,6 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from typing import Any
 
 from sluiceway.domain.backlog import Place
@@ -20,6 +19,7 @@ from sluiceway.domain.errors import (
 )
 from sluiceway.domain.freshness import CacheEntry, Freshness
 from sluiceway.domain.job import Job, JobStatus
+from sluiceway.domain.times import rfc3339
 from sluiceway.domain.usage import UsageRow
 from sluiceway.domain.webhook import DeliveryRecord
 from sluiceway.ports import RateLeft
@@ -550,11 +550,3 @@ def _poll_after_s(place: Place | None) -> int:
 
 def _cost(nanos: int | None) -> float:
     return (nanos or 0) / 1e9
-
-
-def rfc3339(epoch_ms: int | None) -> str | None:
-    """`2026-01-01T00:00:00.000Z` for epoch milliseconds."""
-    if epoch_ms is None:
-        return None
-    moment = datetime.fromtimestamp(math.floor(epoch_ms / 1000), UTC)
-    return f"{moment:%Y-%m-%dT%H:%M:%S}.{epoch_ms % 1000:03d}Z"

@@ -14,13 +14,13 @@ the difference, on the condition that nobody moved the job in between (`Job.vers
 """
 
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
 from sluiceway.domain.freshness import CacheEntry
 from sluiceway.domain.payload import Payload
 from sluiceway.domain.ticket import Ticket
+from sluiceway.domain.times import day_of
 
 MAX_RECEIVES = 10
 """After so many receives SQS moves a message to the dead-letter queue (template.yaml)."""
@@ -260,11 +260,6 @@ class Job:
     def version(self) -> tuple[JobStatus, int, int, int]:
         """What a write compares: no transition leaves all of it as it was."""
         return self.status, self.fence, self.attempts_total, self.revision
-
-
-def day_of(epoch_ms: int) -> str:
-    """The day (UTC), `YYYY-MM-DD`."""
-    return f"{datetime.fromtimestamp(epoch_ms // 1000, UTC):%Y-%m-%d}"
 
 
 def submitted(job: Job) -> Job:

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass, fields, replace
 
-from sluiceway.domain.job import Job, JobStatus, day_of
+from sluiceway.domain.job import Job, JobStatus
+from sluiceway.domain.times import day_of
 
 
 @dataclass(frozen=True, slots=True)

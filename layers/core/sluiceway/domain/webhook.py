@@ -14,12 +14,12 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
 from sluiceway.domain import ids
 from sluiceway.domain.endpoint import CALLBACKS, TEST_TYPE, Endpoints
+from sluiceway.domain.times import rfc3339
 
 SOURCE = "sluiceway"
 
@@ -290,14 +290,6 @@ def oldest_delivery_id(now_ms: int) -> str:
 
 def _event_id(digest: bytes) -> str:
     return "evt_" + base64.b32encode(digest[:EVENT_ID_BYTES]).decode().lower()
-
-
-def rfc3339(epoch_ms: int | None) -> str | None:
-    """`2026-01-01T00:00:00.000Z` for epoch milliseconds."""
-    if epoch_ms is None:
-        return None
-    moment = datetime.fromtimestamp(epoch_ms // 1000, UTC)
-    return f"{moment:%Y-%m-%dT%H:%M:%S}.{epoch_ms % 1000:03d}Z"
 
 
 def retry_delay_s(receives: int, *, rand: float) -> float:
