@@ -47,9 +47,17 @@ class Lane:
 
 
 def find_lane(functions: Any, *, function: str, queue_arn: str) -> Lane:
-    """The mapping from the queue to the function. Raises ValueError when there isn't just one."""
-    answer = functions.list_event_source_mappings(FunctionName=function, EventSourceArn=queue_arn)
-    found = [one["UUID"] for one in answer["EventSourceMappings"]]
+    """The mapping from the queue to the function, to whichever alias or version of it.
+
+    Raises ValueError when there isn't just one.
+    """
+    # Asked for a function's mappings, Lambda doesn't say whether it means those of its aliases.
+    answer = functions.list_event_source_mappings(EventSourceArn=queue_arn)
+    found = [
+        one["UUID"]
+        for one in answer["EventSourceMappings"]
+        if one["FunctionArn"].split(":")[6] == function  # arn:aws:lambda:region:account:function:
+    ]
     if len(found) != 1:
         raise ValueError(f"{function} has {len(found)} event source mappings of {queue_arn}, not 1")
     return Lane(functions, found[0])

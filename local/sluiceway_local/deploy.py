@@ -15,6 +15,11 @@ from samtranslator.yaml_helper import yaml_parse
 from sluiceway_local import emulator
 
 CODE_BUCKET = "sluiceway-local-code"
+TEMPLATE_KEY = "template.json"
+
+START_UP_S = 120
+"""AWS gives a function's start-up ten seconds of its own; here fifty may start up on two cores."""
+
 PARAMETERS = {
     "Target": "local",
     "WorkerConcurrency": "20",
@@ -55,6 +60,7 @@ def deploy(source: Source, *, endpoint_url: str, stack: str) -> dict[str, str]:
         if resource["Type"] == "AWS::Serverless::Function":
             archive = _zip(_files(base / properties["CodeUri"]))
             properties["CodeUri"] = _upload(s3, archive)
+            _suit_the_emulator(properties)
         elif resource["Type"] == "AWS::Serverless::LayerVersion":
             folder = base / properties["ContentUri"]
             if "Condition" in resource:  # no emulator has what it is for, so nobody loads it
@@ -66,7 +72,8 @@ def deploy(source: Source, *, endpoint_url: str, stack: str) -> dict[str, str]:
                 else _files(folder / "sluiceway", "python/sluiceway/")
             )
             properties["ContentUri"] = _upload(s3, _zip(files))
-    _apply(template, endpoint_url=endpoint_url, stack=stack)
+    url = _upload_template(s3, template, endpoint_url)
+    _apply(url, endpoint_url=endpoint_url, stack=stack)
     answer = emulator.client("cloudformation", endpoint_url).describe_stacks(StackName=stack)
     return {output["OutputKey"]: output["OutputValue"] for output in answer["Stacks"][0]["Outputs"]}
 
@@ -84,11 +91,21 @@ def lease_s(template: dict[str, Any]) -> float:
     return float(template["Mappings"]["RunJobTimings"][timeout]["Lease"])
 
 
-def _apply(template: dict[str, Any], *, endpoint_url: str, stack: str) -> None:
+def _suit_the_emulator(function: dict[str, Any]) -> None:
+    """Start-up time isn't counted into the timeout, and versions of the past leave no processes.
+
+    The worker's timeout is a parameter that its lease and visibility follow, so that one stays.
+    """
+    if isinstance(function["Timeout"], int):
+        function["Timeout"] = START_UP_S
+    function["VersionDeletionPolicy"] = "Delete"
+
+
+def _apply(template_url: str, *, endpoint_url: str, stack: str) -> None:
     cloudformation = emulator.client("cloudformation", endpoint_url)
     request: dict[str, Any] = {
         "StackName": stack,
-        "TemplateBody": json.dumps(template),
+        "TemplateURL": template_url,
         "Parameters": [
             {"ParameterKey": name, "ParameterValue": value} for name, value in PARAMETERS.items()
         ],
@@ -138,6 +155,12 @@ def _zip(files: Iterable[tuple[str, bytes]]) -> bytes:
             info.external_attr = 0o644 << 16
             archive.writestr(info, data)
     return buffer.getvalue()
+
+
+def _upload_template(s3: Any, template: dict[str, Any], endpoint_url: str) -> str:
+    """Its address: within a request, CloudFormation takes 51,200 bytes at most."""
+    s3.put_object(Bucket=CODE_BUCKET, Key=TEMPLATE_KEY, Body=json.dumps(template).encode())
+    return f"{endpoint_url}/{CODE_BUCKET}/{TEMPLATE_KEY}"
 
 
 def _upload(s3: Any, archive: bytes) -> dict[str, str]:

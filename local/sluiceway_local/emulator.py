@@ -18,8 +18,6 @@ from sluiceway_local import processes
 from sluiceway_local.processes import REGION, Process
 
 START_TIMEOUT_S = 60.0
-START_UP_S = 120
-"""AWS gives a function's start-up ten seconds of its own; here fifty may start up on two cores."""
 
 
 def start(port: int, log: Path, *, python: str = sys.executable) -> Process:
@@ -104,23 +102,16 @@ def apply_what_is_left_out(
     template: Mapping[str, Any],
     outputs: Mapping[str, str],
     *,
-    stack: str,
     reserved: int,
 ) -> str:
     """Does what MiniStack's CloudFormation skips, and gives the id of the REST API.
 
-    These are the workers' reserved concurrency, start-up time that isn't counted into a function's
-    timeout, the gateway's own error replies, and the media types that it takes for binary.
+    These are the workers' reserved concurrency, the gateway's own error replies, and the media
+    types that it takes for binary.
     """
-    functions = client("lambda", endpoint_url)
-    functions.put_function_concurrency(
+    client("lambda", endpoint_url).put_function_concurrency(
         FunctionName=outputs["RunJobFunctionName"], ReservedConcurrentExecutions=reserved
     )
-    for page in functions.get_paginator("list_functions").paginate():
-        for function in page["Functions"]:
-            name = function["FunctionName"]
-            if name.startswith(f"{stack}-") and name != outputs["RunJobFunctionName"]:
-                functions.update_function_configuration(FunctionName=name, Timeout=START_UP_S)
     gateway = client("apigateway", endpoint_url)
     api_id: str = outputs["ApiUrl"].split("//", 1)[1].split(".", 1)[0]
     for kind, reply in template["Resources"]["Api"]["Properties"]["GatewayResponses"].items():

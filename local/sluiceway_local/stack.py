@@ -185,7 +185,6 @@ def _deploy(
         endpoint_url,
         template,
         outputs,
-        stack=STACK,
         reserved=deploy.reserved_concurrency(template),
     )
     stack = LocalStack(

@@ -65,7 +65,8 @@ def settings_of(function: str, backend: str) -> dict[str, str]:
     """The names that the template sets, and the values that are read before they are used."""
     variables = render_with(backend).properties(function)["Environment"]["Variables"]
     read = {"CACHE_BACKEND": backend, "CACHE_URL": "valkeys://cache.invalid:6379"}
-    return {name: read.get(name, "100") for name in variables if not name.startswith("POWERTOOLS_")}
+    ours = {name for name in variables if not name.startswith("POWERTOOLS_")} - {"PARAMETERS"}
+    return {name: read.get(name, "100") for name in ours}
 
 
 def runs(python: str) -> bool:

@@ -24,7 +24,6 @@ SOURCE: dict[str, Any] = yaml_parse((ROOT / "template.yaml").read_text())
 RESOURCES: dict[str, Any] = SOURCE["Resources"]
 PARAMETERS: dict[str, Any] = SOURCE["Parameters"]
 
-_CODE = {"Bucket": "bucket", "Key": "key"}
 _ABSENT = object()
 
 
@@ -55,10 +54,11 @@ class Stack:
 @cache
 def render(**parameters: str) -> Stack:
     """The stack with these parameters; the others have their defaults."""
-    resolve = _Resolver({name: str(of["Default"]) for name, of in PARAMETERS.items()} | parameters)
+    values = {name: str(of["Default"]) for name, of in PARAMETERS.items()} | parameters
+    resolve = _Resolver(values)
     kept = {
         name: {key: value for key, value in resource.items() if key != "Condition"}
-        for name, resource in _transformed()["Resources"].items()
+        for name, resource in transform(Rollout=values["Rollout"])["Resources"].items()
         if "Condition" not in resource or resolve.condition(resource["Condition"])
     }
     return Stack(resolve(kept))
@@ -76,16 +76,25 @@ def variants(*names: str) -> Iterator[dict[str, str]]:
         yield dict(zip(names, map(str, values), strict=True))
 
 
+def alias_of(function: str) -> dict[str, str]:
+    """What everything calls in the place of a function."""
+    return {"Ref": f"{function}Aliaslive"}
+
+
 @cache
-def _transformed() -> dict[str, Any]:
-    """The template after SAM's transform, which resolves nothing of the rest."""
+def transform(changed: str = "", **parameters: str) -> dict[str, Any]:
+    """The template after SAM's transform, which resolves nothing but what it decides itself.
+
+    Of the functions and layers, `changed` has other code than in any other transform.
+    """
     template = copy.deepcopy(SOURCE)
-    for resource in template["Resources"].values():
+    for name, resource in template["Resources"].items():
         for code in ("CodeUri", "ContentUri"):
             if code in resource.get("Properties", {}):
-                resource["Properties"][code] = _CODE
+                key = "changed" if name == changed else "key"
+                resource["Properties"][code] = {"Bucket": "bucket", "Key": key}
     translator = Translator({}, Parser(), boto_session=boto3.Session(region_name="us-east-1"))
-    transformed: dict[str, Any] = translator.translate(template, parameter_values={})
+    transformed: dict[str, Any] = translator.translate(template, parameter_values=parameters)
     return transformed
 
 

@@ -12,7 +12,7 @@ from sluiceway.domain.api_key import POLICY_KEPT_S
 from sluiceway_cli.key_commands import STOPS
 
 from tests.docs.test_docs import OPERATIONS, section
-from tests.template.rendering import render
+from tests.template.rendering import alias_of, render
 
 BODY: dict[str, Any] = render().properties("Api")["Body"]
 RESPONSES: dict[str, Any] = BODY["x-amazon-apigateway-gateway-responses"]
@@ -81,7 +81,7 @@ def test_gateway_may_call_the_authorizer() -> None:
 
     called = [of["FunctionName"] for of in permissions]
 
-    assert {"Fn::GetAtt": ["AuthorizeFunction", "Arn"]} in called
+    assert alias_of("AuthorizeFunction") in called
 
 
 # ------------------------------------------------------------------------------------ routes
@@ -94,7 +94,7 @@ def test_method_is_named_and_goes_to_the_api_function(path: str, method: str) ->
 
     assert method in OF_REST_APIS
     assert integration["type"] == "aws_proxy"
-    assert "${ApiFunction.Arn}" in json.dumps(integration["uri"])
+    assert f"${{{alias_of('ApiFunction')['Ref']}}}" in json.dumps(integration["uri"])
 
 
 def test_every_other_path_is_the_functions_to_answer() -> None:

@@ -30,7 +30,7 @@ def own_settings(function: str, backend: str) -> dict[str, str]:
     return {
         name: value if isinstance(value, str) else {"CACHE_URL": NO_VALKEY}.get(name, "100")
         for name, value in environment(function, backend).items()
-        if not name.startswith("POWERTOOLS_")
+        if not name.startswith("POWERTOOLS_") and name != "PARAMETERS"
     }
 
 

@@ -17,14 +17,17 @@ from tests.template.calls import (
     client_methods,
     verbs_of,
 )
-from tests.template.rendering import render, render_with
+from tests.template.rendering import alias_of, render, render_with
 
 FUNCTIONS = sorted(render().of_type("AWS::Lambda::Function"))
 
 LOGS = ("logs:CreateLogStream", "logs:PutLogEvents")
 TRACES = {("*", "xray:PutTraceSegments"), ("*", "xray:PutTelemetryRecords")}
 MAPPING = ("sqs:ReceiveMessage", "sqs:DeleteMessage", "sqs:GetQueueAttributes")
-STREAM = ("dynamodb:DescribeStream", "dynamodb:GetRecords", "dynamodb:GetShardIterator")
+STREAM = (
+    *("dynamodb:DescribeStream", "dynamodb:GetRecords"),
+    *("dynamodb:GetShardIterator", "dynamodb:ListStreams"),
+)
 
 IN_THE_NETWORK = ("ApiFunction", "InvalidateCacheFunction", "RunJobFunction", "SweepJobsFunction")
 """Of a stack with Valkey."""
@@ -62,8 +65,6 @@ def resource_name(resource: Any) -> str:
             return "*"
         case {"Fn::GetAtt": [str(logical_id), "Arn"]} | {"Ref": str(logical_id)}:
             return logical_id
-        case {"Fn::GetAtt": [str(logical_id), "StreamArn"]}:
-            return f"{logical_id}/stream"
         case {"Fn::Sub": [str(text), {"Part": {"Fn::Sub": str(part)}}]}:
             return resource_name({"Fn::Sub": text.replace("${Part}", part)})
         case {"Fn::Sub": str(text)}:
@@ -92,12 +93,11 @@ def of_the_platform(function: str, backend: str) -> set[Right]:
     if "VpcConfig" in stack.properties(function):
         rights |= NETWORK
     for mapping in stack.of_type("AWS::Lambda::EventSourceMapping").values():
-        if mapping["FunctionName"] != {"Ref": function}:
+        if mapping["FunctionName"] != alias_of(function):
             continue
         source, attribute = mapping["EventSourceArn"]["Fn::GetAtt"]
         if attribute == "StreamArn":
-            rights |= {(f"{source}/stream", action) for action in STREAM}
-            rights.add((f"{source}/stream/*", "dynamodb:ListStreams"))
+            rights |= {(f"{source}/stream/*", action) for action in STREAM}
             failures = mapping["DestinationConfig"]["OnFailure"]["Destination"]
             rights.add((resource_name(failures), "sqs:SendMessage"))
         else:

@@ -9,7 +9,7 @@ import pytest
 from sluiceway.domain.job import MAX_RECEIVES
 from sluiceway.usecases.sweep_jobs import LOOK_AHEAD_MS, STOP_BEFORE_END_MS
 
-from tests.template.rendering import ROOT, render
+from tests.template.rendering import ROOT, alias_of, render
 
 MINUTE_S = 60
 
@@ -23,7 +23,7 @@ def test_sweeper_runs_each_minute() -> None:
     assert schedule()["ScheduleExpression"] == "rate(1 minute)"
     assert schedule()["FlexibleTimeWindow"] == {"Mode": "OFF"}
     assert schedule().get("State", "ENABLED") == "ENABLED"
-    assert schedule()["Target"]["Arn"] == {"Fn::GetAtt": ["SweepJobsFunction", "Arn"]}
+    assert schedule()["Target"]["Arn"] == alias_of("SweepJobsFunction")
 
 
 def test_schedule_lets_the_sweeper_poll() -> None:
@@ -64,7 +64,7 @@ def test_scheduler_may_invoke_the_sweeper_and_nothing_else() -> None:
     assert statement == {
         "Effect": "Allow",
         "Action": ["lambda:InvokeFunction"],
-        "Resource": {"Fn::GetAtt": ["SweepJobsFunction", "Arn"]},
+        "Resource": alias_of("SweepJobsFunction"),
     }
     assert "ManagedPolicyArns" not in of
 
@@ -78,7 +78,7 @@ def test_no_schedule_has_a_physical_name() -> None:
 def test_sweeper_sees_the_lanes_and_the_stores_and_no_results() -> None:
     variables = render().properties("SweepJobsFunction")["Environment"]["Variables"]
 
-    assert {name: value["Ref"] for name, value in variables.items() if isinstance(value, dict)} == {
+    assert {name: value["Ref"] for name, value in variables.items() if "Ref" in value} == {
         "JOBS_TABLE": "JobsTable",
         "CACHE_TABLE": "CacheTable",
         "COORDINATION_TABLE": "CoordinationTable",

@@ -107,20 +107,35 @@ def test_local_stack_has_nothing_that_emulators_refuse(parameters: dict[str, str
     assert refused == []
 
 
+def test_local_stack_has_no_alarm_of_several_metrics() -> None:
+    alarms = render(Target="local").of_type("AWS::CloudWatch::Alarm")
+
+    assert [name for name, of in alarms.items() if "Metrics" in of] == []
+
+
 def test_local_stack_lacks_nothing_else() -> None:
     local, aws = render(Target="local"), render(Target="aws")
 
     missing = {RESOURCES[name]["Type"] for name in aws.resources.keys() - local.resources.keys()}
 
-    assert missing == {"AWS::ApiGateway::Account", "AWS::IAM::Role"}
+    assert missing == {
+        "AWS::ApiGateway::Account",
+        "AWS::CloudWatch::Alarm",
+        "AWS::IAM::Role",
+        "AWS::Logs::MetricFilter",
+    }
 
 
 def test_no_resource_has_a_physical_name() -> None:
-    named = {
-        name: sorted(PHYSICAL_NAMES & of["Properties"].keys())
+    given = {
+        name: sorted(
+            key
+            for key, value in of.get("Properties", {}).items()
+            if key in PHYSICAL_NAMES and value not in [{"Ref": other} for other in RESOURCES]
+        )
         for name, of in RESOURCES.items()
-        if "Properties" in of and PHYSICAL_NAMES & of["Properties"].keys()
     }
+    named = {name: keys for name, keys in given.items() if keys}
 
     # CloudFormation makes up no name for these, so they have the stack's.
     assert named == {

@@ -54,9 +54,11 @@ class Mappings:
     _left: int = 0
 
     def list_event_source_mappings(self, **request: str) -> dict[str, Any]:
-        assert request["FunctionName"] == "run_job-function"
-        arn = request["EventSourceArn"]
-        return {"EventSourceMappings": [{"UUID": arn}] if arn in self.states else []}
+        arn, of_queue = request["EventSourceArn"], []
+        for function in ("run_job-function:live", "somebody-elses"):
+            function_arn = f"arn:aws:lambda:us-east-1:000000000000:function:{function}"
+            of_queue.append({"UUID": arn, "FunctionArn": function_arn})
+        return {"EventSourceMappings": of_queue if arn in self.states else of_queue[1:]}
 
     def get_event_source_mapping(self, **request: str) -> dict[str, str]:
         state = self.states[request["UUID"]]
