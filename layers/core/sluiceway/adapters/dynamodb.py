@@ -72,6 +72,11 @@ def from_item(item: Item) -> dict[str, Any]:
     return {name: _plain(_deserializer.deserialize(value)) for name, value in item.items()}
 
 
+def members(kind: type[Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """What a dataclass has of stored values: what newer code wrote besides is left alone."""
+    return {name: values[name] for name in kind.__dataclass_fields__ if name in values}
+
+
 def _plain(value: Any) -> Any:
     match value:
         case Binary():

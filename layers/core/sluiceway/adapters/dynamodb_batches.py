@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from sluiceway.adapters.dynamodb import Table, Write
+from sluiceway.adapters.dynamodb import Table, Write, members
 from sluiceway.domain.batch import Batch, BatchItem, KeptHit, Refusal
 from sluiceway.domain.errors import DamagedRowError
 from sluiceway.domain.freshness import Freshness
@@ -82,10 +82,14 @@ def _item_of(item: Mapping[str, Any]) -> BatchItem:
         custom_id=item["custom_id"],
         job_id=item.get("job_id"),
         deduplicated=item.get("deduplicated", False),
-        hit=None if hit is None else KeptHit(**{**hit, "freshness": Freshness(hit["freshness"])}),
+        hit=(
+            None
+            if hit is None
+            else KeptHit(**members(KeptHit, hit) | {"freshness": Freshness(hit["freshness"])})
+        ),
         refusal=(
             None
             if refusal is None
-            else Refusal(**{**refusal, "errors": tuple(refusal.get("errors", ()))})
+            else Refusal(**members(Refusal, refusal) | {"errors": tuple(refusal.get("errors", ()))})
         ),
     )

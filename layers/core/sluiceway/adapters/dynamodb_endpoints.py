@@ -7,7 +7,7 @@ exact, and an event reads one row to know who wants it.
 from collections.abc import Callable
 from typing import Any
 
-from sluiceway.adapters.dynamodb import MAX_TRIES, Table, Write
+from sluiceway.adapters.dynamodb import MAX_TRIES, Table, Write, members
 from sluiceway.domain.endpoint import NO_ENDPOINTS, Endpoint, Endpoints, Secret
 from sluiceway.domain.errors import StoreBusyError
 
@@ -89,7 +89,7 @@ def _endpoints_in(row: dict[str, Any] | None) -> Endpoints:
             events=tuple(one["events"]),
             description=one["description"],
             created_at_epoch_ms=one.get("created_at_epoch_ms"),
-            secrets=tuple(Secret(**secret) for secret in one["secrets"]),
+            secrets=tuple(Secret(**members(Secret, secret)) for secret in one["secrets"]),
             disabled_at_epoch_ms=one.get("disabled_at_epoch_ms"),
             disabled_reason=one.get("disabled_reason"),
         )

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sluiceway.adapters.cache_writes import CacheWrites
-from sluiceway.adapters.dynamodb import Refusal, Table, Write, changes
+from sluiceway.adapters.dynamodb import Refusal, Table, Write, changes, members
 from sluiceway.adapters.dynamodb_gates import gate_of, open_check
 from sluiceway.adapters.dynamodb_usage import usage_write
 from sluiceway.domain.errors import DamagedRowError, StoreBusyError
@@ -769,6 +769,10 @@ def _check_types(values: Mapping[str, Any]) -> None:
         raise ValueError("lane")
 
 
+def _error_of(values: Mapping[str, Any]) -> JobError:
+    return JobError(**members(JobError, values))
+
+
 def _parsed(values: Mapping[str, Any]) -> Job:
     plain = {name: values[name] for name in _PLAIN if name in values}
     has_result = "result_inline" in values or "result_ref" in values
@@ -781,6 +785,6 @@ def _parsed(values: Mapping[str, Any]) -> Job:
         result=(
             Payload(values.get("result_inline"), values.get("result_ref")) if has_result else None
         ),
-        error=JobError(**values["error"]) if "error" in values else None,
-        last_errors=tuple(JobError(**error) for error in values.get("last_errors", ())),
+        error=_error_of(values["error"]) if "error" in values else None,
+        last_errors=tuple(map(_error_of, values.get("last_errors", ()))),
     )
