@@ -489,6 +489,10 @@ class _State:
         """See StateStore."""
         return self._state.set_degraded(since_ms)
 
+    def tell_degraded(self, since_ms: int, from_ms: int, until_ms: int) -> bool:
+        """See StateStore."""
+        return self._state.tell_degraded(since_ms, from_ms, until_ms)
+
     def pause_tenant(self, tenant: str) -> bool:
         """See StateStore."""
         return self._state.pause_tenant(tenant)

@@ -205,6 +205,54 @@ def test_switch_of_degraded_mode_whose_reply_is_lost_is_ours(
     assert dynamodb_store.state.set_degraded(since_ms) is False
 
 
+def test_part_of_degraded_mode_is_taken_once(store: Store) -> None:
+    store.state.set_degraded(NOW_MS)
+
+    outcomes = [
+        store.state.tell_degraded(NOW_MS, from_ms, from_ms + 60)
+        for from_ms in (NOW_MS, NOW_MS, NOW_MS + 59, NOW_MS + 60, NOW_MS + 200)
+    ]
+
+    assert outcomes == [True, False, False, True, True]
+    assert store.state.read().degraded_told_epoch_ms == NOW_MS + 260
+
+
+@pytest.mark.parametrize("since_ms", [NOW_MS - 1, NOW_MS + 1])
+def test_part_of_another_degraded_mode_is_not_taken(store: Store, since_ms: int) -> None:
+    store.state.set_degraded(NOW_MS)
+
+    assert not store.state.tell_degraded(since_ms, NOW_MS, NOW_MS + 60)
+    assert store.state.read().degraded_told_epoch_ms is None
+
+
+def test_part_of_no_degraded_mode_is_not_taken(store: Store) -> None:
+    assert not store.state.tell_degraded(NOW_MS, NOW_MS, NOW_MS + 60)
+    assert store.state.read() == ServiceState()
+
+
+def test_next_degraded_mode_is_not_told_of_before_it_is(store: Store) -> None:
+    store.state.set_degraded(NOW_MS)
+    store.state.tell_degraded(NOW_MS, NOW_MS, NOW_MS + 60)
+    store.state.set_degraded(None)
+    ended = store.state.read()
+
+    store.state.set_degraded(NOW_MS + 30)
+
+    assert ended == ServiceState()
+    assert store.state.read().degraded_told_epoch_ms is None
+
+
+def test_part_of_degraded_mode_whose_reply_is_lost_is_ours(
+    dynamodb: Any, tables: Tables, clock: FakeClock, dynamodb_store: Store
+) -> None:
+    dynamodb_store.state.set_degraded(NOW_MS)
+    client: Any = FaultyClient(dynamodb, replies=[timed_out()])
+
+    assert store_on(client, tables, clock).state.tell_degraded(NOW_MS, NOW_MS, NOW_MS + 60)
+    assert client.writes == 2
+    assert not dynamodb_store.state.tell_degraded(NOW_MS, NOW_MS, NOW_MS + 60)
+
+
 # ------------------------------------------------------------------------------------ pauses
 
 

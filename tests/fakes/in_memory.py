@@ -166,6 +166,7 @@ class World:
     latencies: dict[str, dict[int, Sample]] = field(default_factory=dict)
     """By vendor's model and place in its ring."""
     degraded_since_epoch_ms: int | None = None
+    degraded_told_epoch_ms: int | None = None
     paused_tenants: set[str] = field(default_factory=set)
     paused_lanes: set[str] = field(default_factory=set)
     backlog: Backlog = field(default_factory=Backlog)
@@ -646,6 +647,7 @@ class InMemoryState:
                 self._world.degraded_since_epoch_ms,
                 frozenset(self._world.paused_tenants),
                 frozenset(self._world.paused_lanes),
+                self._world.degraded_told_epoch_ms,
             )
 
     def invalidate(self, subject: str, *, now_ms: int) -> int:
@@ -659,6 +661,15 @@ class InMemoryState:
             if (since_ms is None) is (self._world.degraded_since_epoch_ms is None):
                 return False
             self._world.degraded_since_epoch_ms = since_ms
+            self._world.degraded_told_epoch_ms = None
+            return True
+
+    def tell_degraded(self, since_ms: int, from_ms: int, until_ms: int) -> bool:
+        with self._world.lock:
+            told_ms = self._world.degraded_told_epoch_ms
+            if self._world.degraded_since_epoch_ms != since_ms or (told_ms or 0) > from_ms:
+                return False
+            self._world.degraded_told_epoch_ms = until_ms
             return True
 
     def pause_tenant(self, tenant: str) -> bool:

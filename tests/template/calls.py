@@ -554,6 +554,7 @@ def _run_sweepers_verbs(recorder: _Recorder, deps: Any) -> None:
     state = recorder.port("state", sweeper.state)
     state.read()
     state.set_degraded(NOW_MS)
+    state.tell_degraded(NOW_MS, NOW_MS, NOW_MS + 1)
     state.set_degraded(None)
     late = examples.a_refresh(14)
     sweeper.jobs.queue_refresh(late, examples.an_entry(examples.a_job(14)))

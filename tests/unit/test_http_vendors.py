@@ -754,6 +754,8 @@ def test_call_that_was_filtered_is_never_retried(send: Send, wire: str) -> None:
     assert (error.job_code, error.retryable, error.http_status) == ("vendor_filtered", False, 200)
     assert error.maybe_charged
     assert error.vendor_request_id is not None
+    assert error.input_tokens > 0  # it is charged all the same
+    assert error.output_tokens > 0
 
 
 def test_call_that_the_model_refused_is_filtered(

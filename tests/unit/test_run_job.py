@@ -554,6 +554,7 @@ def test_run_that_will_retry_tells_why_without_the_text(bench: Bench) -> None:
         "error_class": "VendorError",
         "http_status": 503,
         "retryable": True,
+        "upstream_latency_ms": 0,
     }
 
 

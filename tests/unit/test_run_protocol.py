@@ -841,6 +841,29 @@ def test_cancel_before_the_call_leaves_nothing_to_call_for(bench: Bench) -> None
     assert bench.vendors.total == 0
 
 
+def test_answer_that_comes_after_the_cancel_is_counted_with_its_cost(bench: Bench) -> None:
+    price = CATALOGUE.models["demo-chat"].price
+    bench.vendors.script = [lambda _: (cancel(bench), ANSWER)[1]]
+
+    bench.deliver()
+
+    cost_nanos = price.cost_nanos(ANSWER.input_tokens, ANSWER.output_tokens)
+    assert ("result_lost", JOB_ID, {"cost_nanos": cost_nanos}) in bench.telemetry.events
+    assert cost_nanos > 0
+
+
+def test_answer_that_was_filtered_is_counted_with_its_cost(bench: Bench) -> None:
+    price = CATALOGUE.models["demo-chat"].price
+    bench.vendors.script = [
+        rejected(input_tokens=10, output_tokens=20),
+    ]
+
+    bench.deliver()
+
+    (fields,) = (told for name, _, told in bench.telemetry.events if name == "vendor_error")
+    assert fields["cost_nanos"] == price.cost_nanos(10, 20)
+
+
 def test_cancel_after_the_answer_came_throws_it_away(bench: Bench) -> None:
     bench.vendors.script = [lambda _: (cancel(bench), ANSWER)[1]]
 

@@ -148,11 +148,11 @@ class Minute(Bench):
 
     @property
     def switches(self) -> list[tuple[str, dict[str, Any]]]:
-        """What was told of degraded mode."""
+        """What was told of the begin and the end of degraded mode."""
         return [
             (name, fields)
             for name, _, fields in self.telemetry.events
-            if name.startswith("degraded_")
+            if name in {"degraded_began", "degraded_ended"}
         ]
 
     @property

@@ -37,10 +37,19 @@ METRICS = set(
     CacheStale QueueWait QueueDepth OldestJobAge ProcessingTime VendorLatency VendorErrors Retries
     LeaseAcquired LeaseReleased LeaseContention LeaseLost GateWait GateClosed Parked
     WorkerUtilisation Degraded DegradedSeconds CostEstimate SweeperResent
-    WebhooksDelivered WebhookErrors CacheUnreachable VendorQuotaExhausted
+    WebhooksDelivered WebhookErrors CacheUnreachable VendorQuotaExhausted WorkersIdle
     ConfigurationKept
     """.split()  # noqa: SIM905 - as the contract has it
 )
+
+UNITS = {
+    **dict.fromkeys(("QueueWait", "OldestJobAge", "ProcessingTime"), "Milliseconds"),
+    **dict.fromkeys(("VendorLatency", "GateWait"), "Milliseconds"),
+    "DegradedSeconds": "Seconds",
+    "WorkerUtilisation": "Percent",
+    "CostEstimate": "None",  # of a currency, which CloudWatch has no unit for
+}
+"""Of the metrics that are no counts."""
 
 COMPLETED = transitions.completed(
     transitions.started(
@@ -54,11 +63,17 @@ COMPLETED = transitions.completed(
     result=Payload(inline=b"hunter2"),
     source="vendor",
     upstream_latency_ms=2_500,
+    cost_nanos=12_500_000,
 )
 
 MEASURED = {
-    "lane_measured": {"queue_depth": 7, "oldest_job_age_ms": 3_600_000},
-    "degraded_ended": {"degraded_s": 90},
+    "lane_measured": {
+        "queue_depth": 7,
+        "oldest_job_age_ms": 3_600_000,
+        "utilisation_percent": 80,
+        "workers_idle": 0,
+    },
+    "degraded_lasted": {"lasted_ms": 59_500},
     "gate_waited": {"gate_wait_ms": 700},
 }
 """What an event that measures something is told with."""
@@ -106,6 +121,7 @@ def test_log_line_of_a_job_has_the_fields_of_the_contract(
         "queue_wait_ms": 2_000,
         "upstream_latency_ms": 2_500,
         "processing_ms": 3_000,
+        "cost_nanos": 12_500_000,
     }
 
 
@@ -315,12 +331,24 @@ def test_metrics_of_a_completed_job_have_its_times(
         ("JobsCompleted", "Count"),
         ("ProcessingTime", "Milliseconds"),
         ("VendorLatency", "Milliseconds"),
+        ("CostEstimate", "None"),
     }
     assert (line["JobsCompleted"], line["ProcessingTime"], line["VendorLatency"]) == (
         [1],
         [3000],
         [2500],
     )
+
+
+def test_metric_is_in_its_own_unit_though_the_field_is_finer(
+    telemetry: PowertoolsTelemetry, capsys: pytest.CaptureFixture[str]
+) -> None:
+    telemetry.event("job_completed", COMPLETED)
+    telemetry.event("degraded_lasted", lasted_ms=59_500)
+
+    cost, seconds = metric_lines(output(capsys))
+    assert cost["CostEstimate"] == [0.0125]
+    assert seconds["DegradedSeconds"] == [59.5]
 
 
 def test_metrics_leave_out_a_time_that_is_not_known(
@@ -377,10 +405,33 @@ def test_event_that_nobody_knows_is_refused(telemetry: PowertoolsTelemetry) -> N
         telemetry.event("job_vanished")
 
 
-def test_every_metric_is_one_of_the_contract() -> None:
-    used = {metric.name for metrics in EVENTS.values() for metric in metrics}
+def test_metrics_are_those_of_the_contract_in_its_units() -> None:
+    used = {(metric.name, metric.unit.value) for told in EVENTS.values() for metric in told}
 
-    assert used <= METRICS
+    assert used == {(name, UNITS.get(name, "Count")) for name in METRICS}
+
+
+@pytest.mark.parametrize("name", sorted(name for name, told in EVENTS.items() if told))
+def test_every_metric_is_told_for_the_service_as_a_whole(
+    telemetry: PowertoolsTelemetry, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    telemetry.event(name, COMPLETED, **MEASURED.get(name, {}))
+
+    (line,) = metric_lines(output(capsys))
+    assert ["service"] in emf(line)["Dimensions"]
+    assert line["service"] == "sluiceway"
+
+
+def test_tenants_of_refreshes_are_one_dimension(
+    telemetry: PowertoolsTelemetry, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, told in EVENTS.items():
+        if told:
+            job = a_job(tenant="refresh#c1_x", refreshes_for="acme")
+            telemetry.event(name, job, **MEASURED.get(name, {}))
+
+    written = output(capsys)
+    assert {line["tenant"] for line in written} == {"refresh"}
 
 
 # ------------------------------------------------------------------ errors

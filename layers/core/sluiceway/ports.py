@@ -355,6 +355,8 @@ class ServiceState:
     """Whose jobs are not started."""
     paused_lanes: frozenset[str] = frozenset()
     """Whose jobs are not lent workers, and whose workers are not lent."""
+    degraded_told_epoch_ms: int | None = None
+    """Up to when the duration of degraded mode is counted; None: not at all."""
 
     @property
     def degraded(self) -> bool:
@@ -391,6 +393,13 @@ class StateStore(Protocol):
 
     def set_degraded(self, since_ms: int | None) -> bool:
         """Begins degraded mode, or ends it with None; False when somebody else did."""
+        ...
+
+    def tell_degraded(self, since_ms: int, from_ms: int, until_ms: int) -> bool:
+        """Takes this part of the degraded mode that began at `since_ms`, to count it.
+
+        False when it is over, or somebody else took what comes after `from_ms`.
+        """
         ...
 
     def pause_tenant(self, tenant: str) -> bool:

@@ -28,14 +28,16 @@ NAMESPACE = "Sluiceway"
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A metric of an event: its value is the event's field, or 1 for a count."""
+    """A metric of an event: its value is the event's field over `per`, or 1 for a count."""
 
     name: str
     unit: MetricUnit = MetricUnit.Count
     field: str | None = None
+    per: int = 1
 
 
 _MS = MetricUnit.Milliseconds
+_COST = Metric("CostEstimate", MetricUnit.NoUnit, "cost_nanos", per=10**9)
 
 EVENTS: dict[str, tuple[Metric, ...]] = {
     "job_submitted": (Metric("JobsSubmitted"),),
@@ -49,9 +51,10 @@ EVENTS: dict[str, tuple[Metric, ...]] = {
     "batch_submitted": (),
     "refresh_queued": (),
     "payload_store_failed": (),
-    "result_lost": (),
+    "result_lost": (_COST,),
     "degraded_began": (),
-    "degraded_ended": (Metric("DegradedSeconds", MetricUnit.Seconds, "degraded_s"),),
+    "degraded_lasted": (Metric("DegradedSeconds", MetricUnit.Seconds, "lasted_ms", per=1000),),
+    "degraded_ended": (),
     "lease_acquired": (Metric("LeaseAcquired"), Metric("QueueWait", _MS, "queue_wait_ms")),
     "lease_contention": (Metric("LeaseContention"),),
     "lease_lost": (Metric("LeaseLost"),),
@@ -60,6 +63,7 @@ EVENTS: dict[str, tuple[Metric, ...]] = {
         Metric("JobsCompleted"),
         Metric("ProcessingTime", _MS, "processing_ms"),
         Metric("VendorLatency", _MS, "upstream_latency_ms"),
+        _COST,
     ),
     "job_retrying": (Metric("Retries"),),
     "job_failed": (Metric("JobsFailed"),),
@@ -76,8 +80,10 @@ EVENTS: dict[str, tuple[Metric, ...]] = {
     "lane_measured": (
         Metric("QueueDepth", field="queue_depth"),
         Metric("OldestJobAge", _MS, "oldest_job_age_ms"),
+        Metric("WorkerUtilisation", MetricUnit.Percent, "utilisation_percent"),
+        Metric("WorkersIdle", field="workers_idle"),
     ),
-    "vendor_error": (Metric("VendorErrors"),),
+    "vendor_error": (Metric("VendorErrors"), _COST),
     # Told without a model: an alarm watches one metric, and has no patterns of dimensions.
     "vendor_quota_exhausted": (Metric("VendorQuotaExhausted"),),
     "message_without_job": (),
@@ -150,12 +156,14 @@ class PowertoolsTelemetry:
         if self._tracer is not None:
             self._tracer.put_annotation("job_id", job.job_id)
             self._tracer.put_annotation("correlation_id", job.correlation_id)
+            self._tracer.put_annotation("tenant", _tenant(job))
+            self._tracer.put_annotation("model", job.model)
 
     def event(self, name: str, job: Job | None = None, **fields: str | int | bool) -> None:
         """See ports.Telemetry."""
         told: dict[str, Any] = {**(_fields(job) if job else {}), **fields}
         counted = [
-            (metric, value)
+            (metric, value / metric.per if metric.per > 1 else value)
             for metric in EVENTS[name]
             if (value := told.get(metric.field) if metric.field else 1) is not None
         ]
@@ -218,8 +226,7 @@ def _fields(job: Job) -> dict[str, str | int]:
     fields: dict[str, str | int | None] = {
         "job_id": job.job_id,
         "job_key": job.job_key,
-        # A refresh is nobody's, and its owner's name is as many as there are entries.
-        "tenant": "refresh" if job.refresh else job.tenant,
+        "tenant": _tenant(job),
         "model": job.model,
         "lane": job.lane,
         "attempt": job.attempts,
@@ -231,5 +238,11 @@ def _fields(job: Job) -> dict[str, str | int]:
             if job.completed_at_epoch_ms and job.started_at_epoch_ms
             else None
         ),
+        "cost_nanos": job.cost_nanos,
     }
     return {name: value for name, value in fields.items() if value is not None}
+
+
+def _tenant(job: Job) -> str:
+    """A refresh is nobody's, and its owner's name is as many as there are entries."""
+    return "refresh" if job.refresh else job.tenant

@@ -55,12 +55,15 @@ def answer(document: dict[str, Any], *, latency_ms: int, request_id: str | None)
     blocks = document["content"]
     reason = document["stop_reason"]
     if reason == "refusal":
+        usage = document.get("usage") or {}
         raise VendorError(
             "vendor_filtered",
             "The vendor refused to answer.",
             retryable=False,
             http_status=200,
             vendor_request_id=request_id,
+            input_tokens=openai_wire.tokens(usage.get("input_tokens")),
+            output_tokens=openai_wire.tokens(usage.get("output_tokens")),
         )
     if not isinstance(blocks, list) or not blocks:
         raise ValueError("no content")

@@ -1,8 +1,9 @@
 """The service's state in one row of the Coordination table (port StateStore).
 
 Attributes: `model:<name>` and `tenant:<name>` (epochs), `degraded_since_epoch_ms`,
-`paused_tenants` and `paused_lanes` (sets of names), and `degraded_by` and `paused_by`, tokens of
-the last call that began or ended degraded mode, and that paused or resumed a tenant or a lane.
+`degraded_told_epoch_ms`, `paused_tenants` and `paused_lanes` (sets of names), and `degraded_by`,
+`degraded_told_by` and `paused_by`, tokens of the last call that began or ended degraded mode, that
+told of it, and that paused or resumed a tenant or a lane.
 """
 
 import secrets
@@ -36,6 +37,7 @@ class DynamoDBState:
             self._copy = ServiceState(
                 epochs={name: value for name, value in values.items() if ":" in name},
                 degraded_since_epoch_ms=values.get("degraded_since_epoch_ms"),
+                degraded_told_epoch_ms=values.get("degraded_told_epoch_ms"),
                 paused_tenants=frozenset(values.get("paused_tenants", ())),
                 paused_lanes=frozenset(values.get("paused_lanes", ())),
             )
@@ -70,7 +72,8 @@ class DynamoDBState:
                 self._name,
                 STATE_KEY,
                 update=(
-                    "SET #degraded_by = :token REMOVE #degraded_since_epoch_ms"
+                    "SET #degraded_by = :token "
+                    "REMOVE #degraded_since_epoch_ms, #degraded_told_epoch_ms"
                     if since_ms is None
                     else "SET #degraded_by = :token, #degraded_since_epoch_ms = :since"
                 ),
@@ -82,6 +85,25 @@ class DynamoDBState:
         )
         # Refused by our own write, when its reply was lost.
         return refusal is None or (refusal.old or {}).get("degraded_by") == token
+
+    def tell_degraded(self, since_ms: int, from_ms: int, until_ms: int) -> bool:
+        """See StateStore."""
+        self._copied_at_ms = -COPY_LIVES_MS
+        token = secrets.token_urlsafe(6)
+        refusal = self._table.write(
+            Write(
+                self._name,
+                STATE_KEY,
+                update="SET #degraded_told_epoch_ms = :until, #degraded_told_by = :token",
+                condition=(
+                    "#degraded_since_epoch_ms = :since AND "
+                    "(attribute_not_exists(#degraded_told_epoch_ms)"
+                    " OR #degraded_told_epoch_ms <= :from)"
+                ),
+                values={"since": since_ms, "from": from_ms, "until": until_ms, "token": token},
+            )
+        )
+        return refusal is None or (refusal.old or {}).get("degraded_told_by") == token
 
     def pause_tenant(self, tenant: str) -> bool:
         """See StateStore."""

@@ -55,6 +55,9 @@ def answer(document: dict[str, Any], *, latency_ms: int, request_id: str | None)
         for name in ("tool_calls", "function_call")  # the second: before there were tools
         if message.get(name)
     ]
+    usage = document.get("usage") or {}
+    input_tokens = tokens(usage.get("prompt_tokens"))
+    output_tokens = tokens(usage.get("completion_tokens"))
     if reason == "content_filter" or message.get("refusal"):
         raise VendorError(
             "vendor_filtered",
@@ -62,15 +65,16 @@ def answer(document: dict[str, Any], *, latency_ms: int, request_id: str | None)
             retryable=False,
             http_status=200,
             vendor_request_id=request_id,
+            input_tokens=input_tokens,
+            output_tokens=output_tokens,
         )
     if not isinstance(text, str) and not (text is None and calls):
         raise ValueError("neither text nor tool calls")
-    usage = document.get("usage") or {}
     return VendorAnswer(
         text=text or "",
         finish_reason="tool_calls" if calls else _REASONS[reason],
-        input_tokens=tokens(usage.get("prompt_tokens")),
-        output_tokens=tokens(usage.get("completion_tokens")),
+        input_tokens=input_tokens,
+        output_tokens=output_tokens,
         latency_ms=latency_ms,
         vendor_request_id=request_id_of(request_id, document),
         content=calls or None,

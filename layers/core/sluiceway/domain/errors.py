@@ -220,10 +220,13 @@ class VendorError(SluicewayError):
         retry_after_s: float | None = None,
         vendor_request_id: str | None = None,
         sent: bool = True,
+        input_tokens: int = 0,
+        output_tokens: int = 0,
     ) -> None:
         """`code` is one of the job error codes; `retry_after_s` is the vendor's own wish.
 
         `sent`: whether the vendor may have the request, or a part of it.
+        Tokens: what an answer that is of no use costs all the same.
         """
         super().__init__(message)
         self.job_code = code
@@ -232,6 +235,10 @@ class VendorError(SluicewayError):
         self.retry_after_s = retry_after_s
         self.vendor_request_id = vendor_request_id
         self.sent = sent
+        self.input_tokens = input_tokens
+        self.output_tokens = output_tokens
+        self.latency_ms: int | None = None
+        """What the call took, once it was made."""
 
     @property
     def maybe_charged(self) -> bool:

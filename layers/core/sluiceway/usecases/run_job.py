@@ -631,6 +631,7 @@ def _call(
             return worker.vendors.call(call)
     except VendorError as error:
         spent_ms = worker.clock.now_ms() - began_ms
+        error.latency_ms = spent_ms
         # Connecting times out sooner, and what the lease cut off tells nothing.
         if error.job_code == "vendor_timeout" and (
             spent_ms >= passing.timeout_s * 1000 - TIMER_SLACK_MS
@@ -653,11 +654,12 @@ def _complete(
     document: dict[str, object] = {"text": answer.text, "finish_reason": answer.finish_reason}
     if answer.content is not None:
         document["content"] = answer.content
+    cost_nanos = model.price.cost_nanos(answer.input_tokens, answer.output_tokens)
     result = _keep(strict_json.dump(document), job, lease, worker)
     if result is None:
         message = "The result was paid for, and could not be stored."
         reason = _error(job, "result_too_large", message, worker.clock.now_ms())
-        worker.telemetry.event("result_lost", job)
+        worker.telemetry.event("result_lost", job, cost_nanos=cost_nanos)
         decision = _fail(
             job,
             reason,
@@ -685,6 +687,7 @@ def _complete(
         entry = _entry(new, answer, model, worker)
     written = _write(job, new, worker, lease=lease, entry=entry)
     if not isinstance(written, Applied):
+        worker.telemetry.event("result_lost", job, cost_nanos=cost_nanos)
         return _lost(job, lease, delivery, worker)
     worker.telemetry.event("job_completed", written.job)
     return Acknowledge()
@@ -794,7 +797,12 @@ def _after_error(
         http_status=error.http_status,
         error_class=type(error.__cause__ or error).__name__,
     )
-    worker.telemetry.event("vendor_error", job, **_about(reason))
+    told = _about(reason)
+    if error.latency_ms is not None:
+        told["upstream_latency_ms"] = error.latency_ms
+    if cost_nanos := model.price.cost_nanos(error.input_tokens, error.output_tokens):
+        told["cost_nanos"] = cost_nanos
+    worker.telemetry.event("vendor_error", job, **told)
     if error.job_code == "vendor_quota_exhausted":
         worker.telemetry.event("vendor_quota_exhausted", vendor=model.vendor)
     delay_s = backoff.retry_delay_s(
@@ -819,7 +827,7 @@ def _after_error(
     )
     if not isinstance(_write(job, new, worker, lease=lease), Applied):
         return _lost(job, lease, delivery, worker)
-    worker.telemetry.event("job_retrying", new)
+    worker.telemetry.event("job_retrying", new, **_about(reason))
     if parked:
         worker.telemetry.event("job_parked", new)
         return Acknowledge()

@@ -69,6 +69,12 @@ ROWS_PER_POLL = 2_000
 LEAST_SENDS = 100
 """Of a lane and a sweep, however long its backlog: more than a lane can lose in a minute."""
 
+LONG_WAIT_MS = 60_000
+"""A worker that is free takes what has a message within moments: who waits longer was missed."""
+
+MOST_TOLD_MS = 60_000
+"""Of degraded mode by one sweep: an alarm counts its seconds while it lasts, about as they pass."""
+
 
 @dataclass(frozen=True, slots=True)
 class Sweeper:
@@ -227,7 +233,7 @@ def _fail(job: Job, now_ms: int, sweeper: Sweeper) -> str:
     new = transitions.failed(job, error, now_ms=now_ms, last_receive=False)
     if not isinstance(sweeper.jobs.apply(job, new, unless_held_at_ms=now_ms), Applied):
         return ""
-    sweeper.telemetry.event("job_failed", new, code=error.code)
+    sweeper.telemetry.event("job_failed", new, code=error.code, error_class=error.error_class)
     return "failed"
 
 
@@ -430,29 +436,36 @@ def _switch_degraded(let_in: list[IndexedJob], sweeper: Sweeper, *, whole: bool)
     now_ms = sweeper.clock.now_ms()
     queued = (job for job in let_in if job.status == JobStatus.QUEUED)
     oldest_s = max((now_ms - job.enqueued_at_epoch_ms for job in queued), default=0) / 1000
-    since_ms = sweeper.state.read().degraded_since_epoch_ms
+    state = sweeper.state.read()
+    since_ms = state.degraded_since_epoch_ms
     if since_ms is None:
         late = oldest_s >= sweeper.catalogue.service.degraded_after_s
         if late and sweeper.state.set_degraded(now_ms):
             sweeper.telemetry.event("degraded_began", oldest_job_age_ms=round(oldest_s * 1000))
-    elif (
-        whole
-        and oldest_s < sweeper.catalogue.service.degraded_until_s
-        and sweeper.state.set_degraded(None)
-    ):
+        return
+    ends = whole and oldest_s < sweeper.catalogue.service.degraded_until_s
+    # The row is moved first: who dies in between loses this part, and nobody counts it twice. What
+    # a sweep leaves because it is late, the next ones tell, and the last one all the rest.
+    told_ms = max(since_ms, state.degraded_told_epoch_ms or 0)
+    until_ms = now_ms if ends else min(now_ms, told_ms + MOST_TOLD_MS)
+    if until_ms > told_ms and sweeper.state.tell_degraded(since_ms, told_ms, until_ms):
+        sweeper.telemetry.event("degraded_lasted", lasted_ms=until_ms - told_ms)
+    if ends and sweeper.state.set_degraded(None):
         sweeper.telemetry.event("degraded_ended", degraded_s=(now_ms - since_ms) // 1000)
 
 
 def _measure(
     waiting: list[IndexedJob], let_in: list[IndexedJob], sweeper: Sweeper, *, whole: bool
 ) -> dict[str, int]:
-    """Tells depth and oldest age, and how many jobs of each lane may be sent again.
+    """Tells how each lane and its workers do; gives how many of its jobs may be sent again.
 
     A long backlog isn't a loss: while the lane holds a message for each waiting job, its jobs are
     only looked at again later. What is not `whole` tells of as much at least, and sends less.
     """
     now_ms = sweeper.clock.now_ms()
     budget = {}
+    busy = _busy(waiting, sweeper.workers)
+    missed = _missed(let_in, sweeper)
     for lane in LANES:
         jobs = [job for job in waiting if job.lane == lane and job.status != JobStatus.PROCESSING]
         try:
@@ -472,7 +485,38 @@ def _measure(
             lane=lane,
             queue_depth=len(jobs),
             oldest_job_age_ms=oldest_ms,
+            utilisation_percent=min(100, 100 * busy[lane] // sweeper.workers[lane]),
+            workers_idle=max(0, min(sweeper.workers[lane] - busy[lane], missed[lane])),
             whole=whole,
         )
         budget[lane] = max(len(jobs) - backlog, LEAST_SENDS)
     return budget
+
+
+def _busy(open_jobs: list[IndexedJob], workers: Mapping[str, int]) -> dict[str, int]:
+    """How many workers of each lane are at work.
+
+    What is more than a lane's own is lent: at work in the other one.
+    """
+    running = Counter(job.lane for job in open_jobs if job.status == JobStatus.PROCESSING)
+    lent = {lane: max(0, running[lane] - workers[lane]) for lane in LANES}
+    return {
+        lane: running[lane] + lent[other] for lane, other in zip(LANES, LANES[::-1], strict=True)
+    }
+
+
+def _missed(let_in: list[IndexedJob], sweeper: Sweeper) -> Counter[str]:
+    """By lane: jobs with a message that nothing but a worker is missing for, and for too long."""
+    now_ms = sweeper.clock.now_ms()
+    try:
+        paused_lanes = sweeper.state.read().paused_lanes
+    except StoreBusyError:  # the jobs don't wait for a figure
+        return Counter()
+    return Counter(
+        job.lane
+        for job in let_in
+        if job.status in {JobStatus.QUEUED, JobStatus.RETRYING}
+        and not job.parked
+        and job.lane not in paused_lanes
+        and now_ms - max(job.enqueued_at_epoch_ms, job.not_before_epoch_ms or 0) > LONG_WAIT_MS
+    )
