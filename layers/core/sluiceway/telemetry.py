@@ -118,6 +118,8 @@ class PowertoolsTelemetry:
         self.logger = Logger(service=SERVICE, level=level, utc=True, location=None)
         self.metrics = Metrics(namespace=NAMESPACE, service=SERVICE)
         self._tracer: Tracer | None = None
+        self._traces: Tracer | None = None
+        """The tracer, while an event is traced."""
         self._models: dict[str, str] = {}
         # A batch is submitted in threads: Powertools collects metrics for the whole process, and
         # prints them in two steps, between which no other line may come.
@@ -134,16 +136,17 @@ class PowertoolsTelemetry:
         self.logger.append_keys(request_id=context.aws_request_id)
         if correlation_id:
             self.logger.append_keys(correlation_id=correlation_id)
-        tracer = self._sampled_tracer()
+        self._traces = self._sampled_tracer()
         segment: AbstractContextManager[Any] = (
             nullcontext()
-            if tracer is None
-            else tracer.provider.in_subsegment(name=f"## {context.function_name}")
+            if self._traces is None
+            else self._traces.provider.in_subsegment(name=f"## {context.function_name}")
         )
         try:
             with segment:
                 yield
         finally:
+            self._traces = None
             self.logger.clear_state()
 
     def keys(self, **fields: str) -> None:
@@ -153,11 +156,11 @@ class PowertoolsTelemetry:
     def about(self, job: Job) -> None:
         """See ports.Telemetry."""
         self.logger.append_keys(**_fields(job))
-        if self._tracer is not None:
-            self._tracer.put_annotation("job_id", job.job_id)
-            self._tracer.put_annotation("correlation_id", job.correlation_id)
-            self._tracer.put_annotation("tenant", _tenant(job))
-            self._tracer.put_annotation("model", job.model)
+        if self._traces is not None:
+            self._traces.put_annotation("job_id", job.job_id)
+            self._traces.put_annotation("correlation_id", job.correlation_id)
+            self._traces.put_annotation("tenant", _tenant(job))
+            self._traces.put_annotation("model", job.model)
 
     def event(self, name: str, job: Job | None = None, **fields: str | int | bool) -> None:
         """See ports.Telemetry."""
@@ -197,10 +200,10 @@ class PowertoolsTelemetry:
     @contextmanager
     def span(self, name: str, job: Job) -> Iterator[None]:
         """See ports.Telemetry."""
-        if self._tracer is None:
+        if self._traces is None:
             yield
             return
-        with self._tracer.provider.in_subsegment(name=name) as segment:
+        with self._traces.provider.in_subsegment(name=name) as segment:
             segment.put_annotation("job_id", job.job_id)
             yield
 
@@ -213,7 +216,26 @@ class PowertoolsTelemetry:
 
             # Only AWS calls are patched: a patched httpx would send our trace id to vendors.
             self._tracer = Tracer(service=SERVICE, patch_modules=("botocore",))
+            recorder: Any = self._tracer.provider
+            recorder.emitter = _WithoutTexts(recorder.emitter)
         return self._tracer
+
+
+class _WithoutTexts:
+    """Sends parts of a trace without the texts of exceptions, which could hold a prompt.
+
+    X-Ray's SDK notes them wherever one passes through; class and place stay.
+    """
+
+    def __init__(self, emitter: Any) -> None:
+        self._emitter = emitter
+
+    def send_entity(self, entity: Any) -> None:
+        """Sends an ended part; those in it were sent before."""
+        if isinstance(entity.cause, dict):  # else the id of an exception that was noted before
+            for exception in entity.cause.get("exceptions", ()):
+                exception.message = None
+        self._emitter.send_entity(entity)
 
 
 def trace_header() -> str | None:
