@@ -30,7 +30,8 @@ def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
 def handle(event: dict[str, Any], context: LambdaContext, deps: ApiDeps) -> dict[str, Any]:
     """Routes the request; whatever goes wrong becomes an answer. Clears what it kept of it."""
     request = Request(event, context, deps)
-    with deps.telemetry.invocation(context, request.headers.get("x-correlation-id", "")[:128]):
+    correlation_id = request.headers.get("x-correlation-id") or request.request_id
+    with deps.telemetry.invocation(context, correlation_id[:128]):
         deps.telemetry.keys(request_id=request.request_id)  # the one that the partner sees
         app.append_context(request=request)  # type: ignore[no-untyped-call]
         answer: dict[str, Any] = app.resolve(event, context)

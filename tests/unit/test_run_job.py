@@ -142,7 +142,7 @@ def test_run_tells_what_happened(bench: Bench) -> None:
     bench.deliver()
 
     assert bench.telemetry.names == ["lease_acquired", "lease_released", "job_completed"]
-    assert bench.telemetry.jobs == [JOB_ID]
+    assert bench.telemetry.jobs == [JOB_ID, JOB_ID]  # as it was read, and with its new attempt
     assert bench.telemetry.spans == [("vendor simulator", JOB_ID)]
 
 

@@ -220,7 +220,7 @@ def test_events_of_many_threads_are_each_a_line_and_a_metric_of_their_own(
 # ------------------------------------------------------------------ one invocation and the next
 
 
-def test_keys_of_one_invocation_are_gone_in_the_next(
+def test_keys_of_one_invocation_are_gone_in_the_next(  # case O01
     telemetry: PowertoolsTelemetry, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with telemetry.invocation(a_context(aws_request_id="lambda-1"), "corr-1"):
@@ -255,7 +255,7 @@ def test_keys_that_were_set_before_an_invocation_are_gone_in_it(
     assert not {"tenant", "job_id", "correlation_id"} & set(line)
 
 
-def test_keys_of_an_invocation_that_failed_are_gone_too(
+def test_keys_of_an_invocation_that_failed_are_gone_too(  # case O01
     telemetry: PowertoolsTelemetry, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fail() -> None:

@@ -174,6 +174,7 @@ def _step(job: Job, delivery: Delivery, worker: Worker) -> Decision | None:
         return None
     if isinstance(outcome, LeaseHeld):
         return _wait_for_lease(job, delivery, worker, own=outcome.by_this_job)
+    worker.telemetry.about(outcome.job)
     worker.telemetry.event("lease_acquired", outcome.job)
     unknown = job.called_at_epoch_ms is not None
     return _work(outcome.job, outcome.lease, delivery, worker, unknown=unknown)
