@@ -18,7 +18,7 @@ SERVICES := appconfigdata dynamodb events lambda s3 scheduler secretsmanager sig
 export SAM_CLI_TELEMETRY := 0
 export PYTHONDONTWRITEBYTECODE := 1
 
-.PHONY: help demo test test-fast check lint types imports template build trim audit openapi release-openapi release-rows bench lock clean
+.PHONY: help demo test test-fast check lint types imports template build trim audit openapi release-openapi release-rows dashboard bench lock clean
 
 help: ## This list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -68,6 +68,9 @@ trim:
 
 openapi: .venv/dev ## Make docs/openapi.json anew, and the copy that is served
 	@$(BIN)/python -m sluiceway_local.openapi
+
+dashboard: .venv/dev ## Make the dashboard in template.yaml anew
+	@$(BIN)/python -m sluiceway_local.dashboard
 
 release-openapi: openapi ## With a release: later documents have to agree with today's
 	@$(BIN)/python -m sluiceway_local.openapi release

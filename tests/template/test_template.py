@@ -8,7 +8,6 @@ import tomllib
 from typing import Any
 
 import pytest
-from sluiceway.telemetry import PowertoolsTelemetry
 
 from tests.template.rendering import (
     PARAMETERS,
@@ -275,21 +274,3 @@ def test_environment_renders(environment: str) -> None:
     stack = render(**overrides(environment))
 
     assert stack.of_type("AWS::Lambda::Function")
-
-
-def test_alarm_watches_a_metric_with_the_dimensions_that_it_is_told_with(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    told = PowertoolsTelemetry()
-    told.event("vendor_quota_exhausted", vendor="acme-ai")
-    lines = capsys.readouterr().out.splitlines()
-    (emf,) = (one for one in map(json.loads, lines) if "_aws" in one)
-    (directive,) = emf["_aws"]["CloudWatchMetrics"]
-
-    alarm = RESOURCES["VendorQuotaAlarm"]["Properties"]
-
-    assert alarm["Namespace"] == directive["Namespace"]
-    assert alarm["MetricName"] in {metric["Name"] for metric in directive["Metrics"]}
-    watched = {one["Name"]: one["Value"] for one in alarm["Dimensions"]}
-    assert directive["Dimensions"] == [sorted(watched)]
-    assert {name: emf[name] for name in watched} == watched
