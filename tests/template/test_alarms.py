@@ -162,7 +162,9 @@ def test_cost_alarm_is_the_operators_choice() -> None:
 
 def test_alarms_are_documented() -> None:
     text = (ROOT / "docs/operations.md").read_text("utf-8")
-    rows = dict(re.findall(r"^\| `(\w+Alarm)` \| .* \| \[.+\]\(runbook\.md#(.+)\) \|$", text, re.MULTILINE))
+    row = r"^\| `(\w+Alarm)` \| .* \| \[.+\]\(runbook\.md#(.+)\) \|$"
+
+    rows = dict(re.findall(row, text, re.MULTILINE))
 
     assert rows == {
         name: re.sub(r"[^\w\- ]", "", section_of(of).lower()).replace(" ", "-")
