@@ -127,7 +127,7 @@ WIDGETS = (
     Widget(
         "Errors and retries",
         (
-            *_counts("VendorErrors", "Retries", "SweeperResent"),
+            *_counts("VendorErrors", "Retries", "SweeperResent", "UnexpectedErrors"),
             *_lambda("Errors", "Api", "RunJob", "SweepJobs"),
         ),
         left="events",

@@ -38,7 +38,7 @@ METRICS = set(
     LeaseAcquired LeaseReleased LeaseContention LeaseLost GateWait GateClosed Parked
     WorkerUtilisation Degraded DegradedSeconds CostEstimate SweeperResent
     WebhooksDelivered WebhookErrors CacheUnreachable VendorQuotaExhausted WorkersIdle
-    ConfigurationKept
+    ConfigurationKept UnexpectedErrors
     """.split()  # noqa: SIM905 - as the contract has it
 )
 
@@ -466,8 +466,18 @@ def test_error_that_was_never_raised_has_no_place(
 ) -> None:
     telemetry.error("unexpected_error", ValueError("hunter2"))
 
-    (line,) = output(capsys)
+    (line,) = log_lines(output(capsys))
     assert (line["error_class"], line["error_at"]) == ("ValueError", "")
+
+
+def test_error_is_counted(
+    telemetry: PowertoolsTelemetry, capsys: pytest.CaptureFixture[str]
+) -> None:
+    telemetry.error("unexpected_error", ValueError("hunter2"))
+
+    (line,) = metric_lines(output(capsys))
+    assert line["UnexpectedErrors"] == [1]
+    assert emf(line)["Dimensions"] == [["service"]]
 
 
 def test_log_level_never_lets_the_libraries_below_us_speak(  # case A05

@@ -103,7 +103,8 @@ EVENTS: dict[str, tuple[Metric, ...]] = {
     "webhook_changed": (),
     "configuration_kept": (Metric("ConfigurationKept"),),
     "configuration_unread": (),
-    "unexpected_error": (),
+    # A worker's are none of Lambda's errors: it answers with the message that is to stay.
+    "unexpected_error": (Metric("UnexpectedErrors"),),
 }
 """Each event that the library tells of, and the metrics it counts into."""
 
@@ -165,24 +166,28 @@ class PowertoolsTelemetry:
     def event(self, name: str, job: Job | None = None, **fields: str | int | bool) -> None:
         """See ports.Telemetry."""
         told: dict[str, Any] = {**(_fields(job) if job else {}), **fields}
-        counted = [
-            (metric, value / metric.per if metric.per > 1 else value)
-            for metric in EVENTS[name]
-            if (value := told.get(metric.field) if metric.field else 1) is not None
-        ]
+        metrics = EVENTS[name]
         with self._lock:
             self.logger.info(name, extra=told)
-            if not counted:
-                return
-            for metric, value in counted:
-                self.metrics.add_metric(name=metric.name, unit=metric.unit, value=value)
-            if model := told.get("model"):
-                vendor = self._models.get(model, "unknown")
-                self.metrics.add_dimensions(vendor=vendor, model=model)
-            for dimension in ("lane", "tenant"):
-                if value := told.get(dimension):
-                    self.metrics.add_dimensions(**{dimension: value})
-            self.metrics.flush_metrics()
+            self._count(metrics, told)
+
+    def _count(self, metrics: tuple[Metric, ...], told: dict[str, Any]) -> None:
+        counted = [
+            (metric, value / metric.per if metric.per > 1 else value)
+            for metric in metrics
+            if (value := told.get(metric.field) if metric.field else 1) is not None
+        ]
+        if not counted:
+            return
+        for metric, value in counted:
+            self.metrics.add_metric(name=metric.name, unit=metric.unit, value=value)
+        if model := told.get("model"):
+            vendor = self._models.get(model, "unknown")
+            self.metrics.add_dimensions(vendor=vendor, model=model)
+        for dimension in ("lane", "tenant"):
+            if value := told.get(dimension):
+                self.metrics.add_dimensions(**{dimension: value})
+        self.metrics.flush_metrics()
 
     def error(self, name: str, error: BaseException) -> None:
         """An error that nobody expected: class and place, since its text may hold a prompt."""
@@ -196,6 +201,7 @@ class PowertoolsTelemetry:
         )
         with self._lock:
             self.logger.error(name, extra={"error_class": type(error).__name__, "error_at": where})
+            self._count(EVENTS[name], {})
 
     @contextmanager
     def span(self, name: str, job: Job) -> Iterator[None]:
