@@ -13,12 +13,14 @@ PIP := -m pip --disable-pip-version-check --no-input install --quiet
 
 LAYER := .aws-sam/build/CoreLayer/python
 VALKEY_LAYER := .aws-sam/build/ValkeyLayer/python
+# Our own keys, those of webhooks, and vendors'.
+KEYS := swk_[A-Za-z0-9_-]{43}|whsec_[A-Za-z0-9+/]{32}|sk-(ant|proj|svcacct)-[A-Za-z0-9_-]{20}
 SERVICES := appconfigdata dynamodb events lambda s3 scheduler secretsmanager signin sqs sso sso-oidc sts
 
 export SAM_CLI_TELEMETRY := 0
 export PYTHONDONTWRITEBYTECODE := 1
 
-.PHONY: help demo test test-fast check lint types imports template build trim audit openapi release-openapi release-rows dashboard bench lock clean
+.PHONY: help demo test test-fast check lint types imports template build trim audit scan openapi release-openapi release-rows dashboard bench lock clean
 
 help: ## This list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -32,7 +34,7 @@ test: .venv/dev build ## Set up, and run all tests
 test-fast: .venv/dev ## The tests that need no whole stack and no build
 	@$(BIN)/python -m pytest -m "not slow"
 
-check: lint types imports template build audit ## Lint, types, import rules, template, build, known holes
+check: lint types imports template build audit scan ## Lint, types, import rules, template, build, known holes, scans
 
 lint: .venv/dev
 	$(BIN)/ruff check .
@@ -47,9 +49,21 @@ imports: .venv/dev
 template: .venv-sam/installed
 	$(SAM) validate --lint --region us-east-1
 
+# What runs on AWS, what an operator's command line and a deploy run with credentials, and the rest.
 audit: .venv/dev
 	$(BIN)/pip-audit --progress-spinner off --disable-pip --require-hashes \
-		-r layers/core/requirements.txt -r layers/valkey/requirements.txt
+		-r layers/core/requirements.txt -r layers/valkey/requirements.txt \
+		-r requirements/dev.txt
+	$(BIN)/pip-audit --progress-spinner off --disable-pip --require-hashes -r requirements/sam.txt
+
+# Needs no network. In this repository ids, digests and fake keys are many, so secrets are looked
+# for by the forms that vendors give them, not by how random or how well named a text is.
+scan: .venv-scan/installed ## Look for what is unsafe in the template, and for secrets in the repository
+	.venv-scan/bin/checkov --config-file requirements/checkov.yaml --file template.yaml
+	git ls-files -z | xargs -0 .venv-scan/bin/detect-secrets-hook --no-verify \
+		--disable-plugin KeywordDetector \
+		--disable-plugin Base64HighEntropyString --disable-plugin HexHighEntropyString
+	@! git grep -nIE '$(KEYS)' | grep -v swk_BwcHBwcH # of our samples of events
 
 build: .venv-sam/installed ## Package the functions and the layers as AWS gets them (needs a Python 3.13)
 	@python="$(PYTHON313)"; if test -z "$$python"; then \
@@ -95,10 +109,12 @@ lock: .venv/dev ## Make the locks in requirements/ anew
 	mv requirements/valkey.txt layers/valkey/requirements.txt
 	cd requirements && ../$(BIN)/uv pip compile --quiet --universal --python-version 3.11 \
 		--generate-hashes --no-emit-index-url --no-header --no-annotate sam.in -o sam.txt
+	cd requirements && ../$(BIN)/uv pip compile --quiet --universal --python-version 3.11 \
+		--generate-hashes --no-emit-index-url --no-header --no-annotate scan.in -o scan.txt
 
 clean: ## Remove what was made here
 	-@test ! -x $(BIN)/sluiceway || $(BIN)/sluiceway local down
-	rm -rf .venv .venv-sam .aws-sam .sluiceway .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-sam .venv-scan .aws-sam .sluiceway .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv/python: Makefile
@@ -122,4 +138,10 @@ clean: ## Remove what was made here
 	@echo "installing the SAM command line"
 	@test -x .venv-sam/bin/python || $(PYTHON) -m venv .venv-sam
 	@.venv-sam/bin/python $(PIP) --no-deps --require-hashes -r requirements/sam.txt
+	@touch $@
+
+.venv-scan/installed: requirements/scan.txt
+	@echo "installing the scanners"
+	@test -x .venv-scan/bin/python || $(PYTHON) -m venv .venv-scan
+	@.venv-scan/bin/python $(PIP) --no-deps --require-hashes -r requirements/scan.txt
 	@touch $@

@@ -110,7 +110,7 @@ def test_address_that_is_none_is_refused(url: str) -> None:
 
 def test_address_with_a_password_is_refused_without_being_told() -> None:
     with pytest.raises(ValueError, match="no password") as refused:
-        Client("https://acme:hunter2@api.example/v1", KEY)
+        Client("https://acme:hunter2@api.example/v1", KEY)  # pragma: allowlist secret
 
     assert "hunter2" not in str(refused.value)
 

@@ -396,7 +396,7 @@ def test_port_that_is_not_the_schemes_own_is_told_to_the_host() -> None:
         "http\u017f://hooks.example/",  # a letter that is an s in capitals
         "HTTPSS://hooks.example/",
         "https:///path",
-        "https://user:hunter2@hooks.example/",
+        "https://user:hunter2@hooks.example/",  # pragma: allowlist secret
         "https://hooks.example@10.0.0.1/",
         "https://hooks.example/#fragment",
         "https://hooks.example\\@10.0.0.1/",

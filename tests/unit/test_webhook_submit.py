@@ -63,7 +63,8 @@ def test_local_stack_takes_callbacks_to_anywhere(url: str) -> None:
 @pytest.mark.parametrize(
     "url",
     [
-        *(1, [], "", "hunter2", "https://u:hunter2@hooks.example/", "https://10.0.0.1/"),
+        "https://u:hunter2@hooks.example/",  # pragma: allowlist secret
+        *(1, [], "", "hunter2", "https://10.0.0.1/"),
         *("HTTP://HOOKS.EXAMPLE/", "HTTPS://10.0.0.1/", "HTTPS://[::FFFF:10.0.0.1]/"),
     ],
 )
