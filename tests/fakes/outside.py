@@ -1,4 +1,4 @@
-"""Fakes of what is outside: the event bus, the webhooks' queue and secrets, the partners' servers.
+"""Fakes of what is outside: the event bus, the webhooks' queue, secrets, the partners' servers.
 
 Each is scripted and remembers what it was asked.
 """
@@ -8,15 +8,41 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from sluiceway.adapters.secrets_manager import SecretsManagerKeys
 from sluiceway.domain.errors import WebhookError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from sluiceway.domain.webhook import Delivery, Target
-    from sluiceway.ports import E
+    from sluiceway.ports import Clock, E
 
 MASTER = b"0123456789abcdef0123456789abcdef"
+
+
+class FakeSecretsManager:
+    """boto3's client of Secrets Manager with one secret, whatever the name.
+
+    `failure` is raised, when there is one.
+    """
+
+    def __init__(self, text: str = "sk-hunter2") -> None:
+        self.answer: dict[str, Any] = {"SecretString": text}
+        self.failure: Exception | None = None
+        self.asked: list[str] = []
+
+    def rotate(self, text: str) -> None:
+        self.answer = {"SecretString": text}
+
+    def get_secret_value(self, *, SecretId: str) -> dict[str, Any]:  # noqa: N803 - boto3's name
+        self.asked.append(SecretId)
+        if self.failure is not None:
+            raise self.failure
+        return self.answer
+
+    def vendor_keys(self, clock: Clock) -> SecretsManagerKeys:
+        """The adapter that reads vendors' keys from here."""
+        return SecretsManagerKeys(lambda: self, clock)  # type: ignore[arg-type,return-value]
 
 
 class FakeBus:

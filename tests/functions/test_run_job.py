@@ -15,6 +15,7 @@ from sluiceway.ports import VendorAnswer, VendorCall
 from sluiceway_local.simulator import Simulator
 
 from tests.fakes.in_memory import LeaseRow
+from tests.fakes.outside import FakeSecretsManager
 from tests.functions.stage import BATCH_ARN, INTERACTIVE_ARN, Stage, end, message, sample
 from tests.unit.logs import log_lines, output
 from tests.unit.samples import CATALOGUE, JOB_ID, a_job
@@ -528,7 +529,8 @@ class ToSimulator:
 
 @pytest.fixture
 def http(stage: Stage) -> Iterator[HttpVendors]:
-    vendors = HttpVendors(api_key=lambda _: "sk-hunter2", clock=stage.clock)
+    keys = FakeSecretsManager().vendor_keys(stage.clock)
+    vendors = HttpVendors(api_keys=keys, clock=stage.clock)
     yield vendors
     vendors.close()
 
@@ -574,6 +576,27 @@ def test_answer_that_is_whole_is_cached(stage: Stage, http: HttpVendors, wire: s
 
         assert stage.submit().body["cache"]["status"] == "hit"
         assert sim.ledger.snapshot()["calls"] == 1
+
+
+@pytest.mark.parametrize("wire", ["openai", "anthropic"])
+def test_job_whose_vendor_key_was_rotated_and_revoked_completes_in_one_attempt(
+    stage: Stage, wire: str
+) -> None:
+    secrets = FakeSecretsManager()
+    http = HttpVendors(api_keys=secrets.vendor_keys(stage.clock), clock=stage.clock)
+    with Simulator() as sim:
+        stage.vendors = ToSimulator(sim, http, wire)
+        stage.run_job(submitted(stage))  # the key is read, and kept
+        secrets.rotate("sk-hunter2-new")
+        stage.clock.advance(ms=60_000)
+        job_id = submitted(stage, '[[sim {"status": 401, "times": 1}]] again')
+        stage.run_job(job_id)
+        counts = sim.ledger.snapshot()
+    http.close()
+
+    job = stage.world.jobs["acme", job_id]
+    assert (job.status, job.attempts, job.last_errors) == (JobStatus.COMPLETED, 1, ())
+    assert (counts["calls"], counts["charged"]) == (3, 2)
 
 
 @pytest.mark.parametrize("wire", ["openai", "anthropic"])

@@ -20,7 +20,7 @@ from sluiceway.domain.errors import WebhookError
 from sluiceway_local.simulator import Simulator
 
 from functions.api import app as api
-from tests.fakes.outside import FakeWebhookClient
+from tests.fakes.outside import FakeSecretsManager, FakeWebhookClient
 from tests.functions.stage import request
 from tests.functions.test_api import Broken
 from tests.functions.test_bad_requests import (
@@ -64,7 +64,8 @@ def test_way_of_a_job_is_logged_without_its_secrets(  # case A05, A06
     caplog: pytest.LogCaptureFixture,
     form: str,
 ) -> None:
-    vendors = HttpVendors(api_key=lambda _: "sk-hunter2", clock=stage.clock)
+    keys = FakeSecretsManager().vendor_keys(stage.clock)
+    vendors = HttpVendors(api_keys=keys, clock=stage.clock)
     fault = '[[sim {"status": 503, "times": 1}]]'
     body = body_of(form, f"{fault} the prompt of hunter2")
     ours = {"callback_url": HOOK}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import json
 import logging
@@ -19,7 +20,7 @@ import pytest
 from botocore.exceptions import ClientError
 from sluiceway.adapters.http_outbound import ALIVE_EVERY_S, HttpOutbound
 from sluiceway.adapters.http_vendors import MAX_ANSWER_BYTES, HttpVendors
-from sluiceway.adapters.secrets_manager import SecretsManagerKeys
+from sluiceway.adapters.secrets_manager import ASKED_AGAIN_AFTER_MS
 from sluiceway.bootstrap import SystemClock
 from sluiceway.domain.catalogue import Model, Vendor
 from sluiceway.domain.errors import CallAbortedError, VendorError
@@ -27,6 +28,7 @@ from sluiceway.ports import VendorAnswer, VendorCall
 from sluiceway_local.simulator import Simulator
 
 from tests.fakes.in_memory import FakeClock
+from tests.fakes.outside import FakeSecretsManager
 from tests.unit.logs import fresh_telemetry
 
 if TYPE_CHECKING:
@@ -66,9 +68,9 @@ def open_vendors() -> Iterator[Callable[..., HttpVendors]]:
     opened: list[HttpVendors] = []
 
     def make(*, secret: str = SECRET, clock: Any = None, transport: Any = None) -> HttpVendors:
-        vendors = HttpVendors(
-            api_key=lambda _: secret, clock=clock or FakeClock(), transport=transport
-        )
+        clock = clock or FakeClock()
+        keys = FakeSecretsManager(secret).vendor_keys(clock)
+        vendors = HttpVendors(api_keys=keys, clock=clock, transport=transport)
         opened.append(vendors)
         return vendors
 
@@ -281,7 +283,8 @@ def test_call_takes_an_openai_answer_without_usage(
 
 
 def test_call_after_close_works_again(sim: Simulator) -> None:
-    vendors = HttpVendors(api_key=lambda _: SECRET, clock=FakeClock())
+    clock = FakeClock()
+    vendors = HttpVendors(api_keys=FakeSecretsManager().vendor_keys(clock), clock=clock)
     vendors.call(a_call(base_url=sim.url))
     vendors.close()
 
@@ -1093,21 +1096,142 @@ def test_key_that_no_header_takes_is_never_retried(send: Send, wire: str) -> Non
 
 def test_key_that_can_not_be_read_is_a_vendor_error(sim: Simulator) -> None:
     # The port says: raises VendorError. Anything else takes the worker down, attempt by attempt.
-    class NoSecrets:
-        def get_secret_value(self, **_: str) -> dict[str, str]:
-            raise ClientError(
-                {"Error": {"Code": "ResourceNotFoundException", "Message": "no secret"}},
-                "GetSecretValue",
-            )
-
-    clock = FakeClock()
-    secrets = SecretsManagerKeys(NoSecrets, clock)  # type: ignore[arg-type]
-    vendors = HttpVendors(api_key=secrets, clock=clock)
+    secrets, clock = FakeSecretsManager(), FakeClock()
+    secrets.failure = ClientError(
+        {"Error": {"Code": "ResourceNotFoundException", "Message": "no secret"}}, "GetSecretValue"
+    )
+    vendors = HttpVendors(api_keys=secrets.vendor_keys(clock), clock=clock)
 
     error = failure(lambda: vendors.call(a_call(base_url=sim.url)))
 
     assert (error.job_code, error.retryable) == ("vendor_auth_failed", False)
     assert not error.maybe_charged
+
+
+class Rotation:
+    """A vendor that takes one key alone, and the secret that our key is read from."""
+
+    def __init__(self, wire: str, *, taken: str = "sk-hunter2-new", status: int = 401) -> None:
+        self.clock = FakeClock()
+        self.secrets = FakeSecretsManager("sk-hunter2-old")
+        self.keys: list[str] = []
+        self.ids: list[str] = []
+        self.takes = 0.0
+        """Seconds of each answer."""
+        self._wire, self._taken, self._status = wire, taken, status
+        transport = httpx.MockTransport(self._answer)
+        self.vendors = HttpVendors(
+            api_keys=self.secrets.vendor_keys(self.clock), clock=self.clock, transport=transport
+        )
+        self.vendors.prepare(a_call(wire).vendor)
+        self.clock.advance(ms=ASKED_AGAIN_AFTER_MS + 1)
+
+    async def _answer(self, request: httpx.Request) -> httpx.Response:
+        sent = request.headers.get("x-api-key") or request.headers["authorization"]
+        self.keys.append(sent.removeprefix("Bearer "))
+        self.ids.append(request.headers["idempotency-key"])
+        await asyncio.sleep(self.takes)
+        if self.keys[-1] != self._taken:
+            return httpx.Response(self._status, json={"error": {"code": "invalid_api_key"}})
+        return httpx.Response(200, json=GOOD[self._wire])
+
+    def call(self, timeout_s: float = 5.0) -> VendorAnswer:
+        try:
+            return self.vendors.call(a_call(self._wire, timeout_s=timeout_s))
+        finally:
+            self.vendors.close()
+
+
+@pytest.mark.parametrize("status", [401, 403])
+@pytest.mark.parametrize("wire", WIRES)
+def test_call_whose_key_was_revoked_is_made_again_with_the_one_that_replaced_it(
+    wire: str, status: int
+) -> None:
+    rotation = Rotation(wire, status=status)
+    rotation.secrets.rotate("sk-hunter2-new")
+
+    answer = rotation.call()
+
+    assert answer.text == "an answer"
+    assert rotation.keys == ["sk-hunter2-old", "sk-hunter2-new"]
+    assert rotation.ids == ["job_1", "job_1"]
+    assert rotation.call().text == "an answer"
+    assert rotation.keys[2:] == ["sk-hunter2-new"]
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_call_whose_key_is_still_the_secret_fails_after_one_request(wire: str) -> None:
+    rotation = Rotation(wire)
+
+    error = failure(rotation.call)
+
+    assert (error.job_code, error.retryable, error.http_status) == (
+        *("vendor_auth_failed", False),
+        401,
+    )
+    assert rotation.keys == ["sk-hunter2-old"]
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_call_whose_new_key_is_refused_too_fails_after_two_requests(wire: str) -> None:
+    rotation = Rotation(wire, taken="another")
+    rotation.secrets.rotate("sk-hunter2-new")
+
+    error = failure(rotation.call)
+
+    assert (error.job_code, error.retryable) == ("vendor_auth_failed", False)
+    assert len(rotation.keys) == 2
+    assert "hunter2" not in everything_about(error)
+
+
+def test_call_whose_key_was_just_read_fails_after_one_request() -> None:
+    rotation = Rotation("openai")
+    rotation.clock.advance(ms=-1)
+    rotation.secrets.rotate("sk-hunter2-new")
+
+    assert failure(rotation.call).http_status == 401
+    assert rotation.keys == ["sk-hunter2-old"]
+
+
+def test_call_whose_secret_can_not_be_read_anew_fails_with_what_the_vendor_said() -> None:
+    rotation = Rotation("openai")
+    rotation.secrets.failure = ClientError(
+        {"Error": {"Code": "ThrottlingException", "Message": "hunter2"}}, "GetSecretValue"
+    )
+
+    error = failure(rotation.call)
+
+    assert (error.retryable, error.http_status) == (False, 401)
+    assert "hunter2" not in everything_about(error)
+
+
+@pytest.mark.parametrize("status", [400, 404, 429, 500])
+def test_refusal_for_another_reason_than_the_key_reads_no_secret(status: int) -> None:
+    rotation = Rotation("openai", status=status)
+    rotation.secrets.rotate("sk-hunter2-new")
+
+    assert failure(rotation.call).http_status == status
+    assert len(rotation.secrets.asked) == 1
+
+
+def test_both_requests_of_a_rotation_are_under_one_deadline() -> None:
+    rotation = Rotation("openai")
+    rotation.secrets.rotate("sk-hunter2-new")
+    rotation.takes = 0.3
+
+    error = failure(lambda: rotation.call(timeout_s=0.5))
+
+    assert (error.job_code, error.retryable) == ("vendor_timeout", True)
+    assert len(rotation.keys) == 2
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_vendor_without_a_secret_that_refuses_is_asked_once(
+    open_vendors: Callable[..., HttpVendors], status: int
+) -> None:
+    vendors = open_vendors(transport=answering(b"{}", status))
+
+    assert failure(lambda: vendors.call(a_call(keyed=False))).http_status == status
 
 
 @pytest.mark.parametrize("wire", WIRES)
@@ -1429,16 +1553,12 @@ def test_aborted_call_closes_its_connection_and_the_next_call_works(
 
 
 def test_prepare_asks_for_the_key_and_calls_nobody(sim: Simulator) -> None:
-    asked: list[str] = []
+    secrets, clock = FakeSecretsManager(), FakeClock()
 
-    def key(name: str) -> str:
-        asked.append(name)
-        return "key"
-
-    vendors = HttpVendors(api_key=key, clock=FakeClock())
+    vendors = HttpVendors(api_keys=secrets.vendor_keys(clock), clock=clock)
     vendors.prepare(Vendor(base_url=sim.url, api_key_secret="sluiceway/vendors/sim"))
 
-    assert asked == ["sluiceway/vendors/sim"]
+    assert secrets.asked == ["sluiceway/vendors/sim"]
     vendors.prepare(Vendor(base_url=sim.url))
-    assert asked == ["sluiceway/vendors/sim"]
+    assert secrets.asked == ["sluiceway/vendors/sim"]
     assert sim.control("GET /_control/calls", {})["calls"] == 0

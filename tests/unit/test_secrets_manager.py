@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from botocore.exceptions import (
@@ -11,54 +11,43 @@ from botocore.exceptions import (
     EndpointConnectionError,
     ReadTimeoutError,
 )
-from sluiceway.adapters.secrets_manager import KEPT_MS, SecretsManagerKeys
+from sluiceway.adapters.secrets_manager import (
+    ASKED_AGAIN_AFTER_MS,
+    KEPT_MS,
+    SecretsManagerKeys,
+)
 from sluiceway.domain.errors import VendorError
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from tests.fakes.outside import FakeSecretsManager
 
+if TYPE_CHECKING:
     from tests.fakes.in_memory import FakeClock
 
 NAME = "sluiceway/vendors/v"
 URL = "https://secretsmanager.us-east-1.amazonaws.com"
 
 
-class Secrets:
-    """Secrets Manager with one secret; `failure` is raised, when there is one."""
-
-    def __init__(self) -> None:
-        self.answer: dict[str, Any] = {"SecretString": "sk-hunter2"}
-        self.failure: Exception | None = None
-        self.asked: list[str] = []
-
-    def get_secret_value(self, *, SecretId: str) -> dict[str, Any]:  # noqa: N803 - boto3's name
-        self.asked.append(SecretId)
-        if self.failure is not None:
-            raise self.failure
-        return self.answer
+@pytest.fixture
+def secrets() -> FakeSecretsManager:
+    return FakeSecretsManager()
 
 
 @pytest.fixture
-def secrets() -> Secrets:
-    return Secrets()
-
-
-@pytest.fixture
-def keys(secrets: Secrets, clock: FakeClock) -> Callable[[str], str]:
-    return SecretsManagerKeys(lambda: secrets, clock)  # type: ignore[arg-type,return-value]
+def keys(secrets: FakeSecretsManager, clock: FakeClock) -> SecretsManagerKeys:
+    return secrets.vendor_keys(clock)
 
 
 def refused(code: str) -> ClientError:
     return ClientError({"Error": {"Code": code, "Message": "no"}}, "GetSecretValue")
 
 
-def test_secret_is_read_by_its_name(keys: Callable[[str], str], secrets: Secrets) -> None:
+def test_secret_is_read_by_its_name(keys: SecretsManagerKeys, secrets: FakeSecretsManager) -> None:
     assert keys(NAME) == "sk-hunter2"
     assert secrets.asked == [NAME]
 
 
 def test_secret_is_kept_for_a_while(
-    keys: Callable[[str], str], secrets: Secrets, clock: FakeClock
+    keys: SecretsManagerKeys, secrets: FakeSecretsManager, clock: FakeClock
 ) -> None:
     keys(NAME)
     clock.advance(ms=KEPT_MS - 1)
@@ -68,18 +57,20 @@ def test_secret_is_kept_for_a_while(
 
 
 def test_secret_that_was_rotated_is_read_after_a_while(
-    keys: Callable[[str], str], secrets: Secrets, clock: FakeClock
+    keys: SecretsManagerKeys, secrets: FakeSecretsManager, clock: FakeClock
 ) -> None:
     keys(NAME)
-    secrets.answer = {"SecretString": "sk-new"}
+    secrets.rotate("sk-new")
     clock.advance(ms=KEPT_MS)
 
     assert keys(NAME) == "sk-new"
 
 
-def test_secrets_of_two_names_are_two(keys: Callable[[str], str], secrets: Secrets) -> None:
+def test_secrets_of_two_names_are_two(
+    keys: SecretsManagerKeys, secrets: FakeSecretsManager
+) -> None:
     keys(NAME)
-    secrets.answer = {"SecretString": "sk-other"}
+    secrets.rotate("sk-other")
 
     assert (keys("sluiceway/vendors/w"), keys(NAME)) == ("sk-other", "sk-hunter2")
 
@@ -98,7 +89,7 @@ def test_secrets_of_two_names_are_two(keys: Callable[[str], str], secrets: Secre
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
 )
 def test_secret_that_can_not_be_read_is_a_vendor_error(
-    keys: Callable[[str], str], secrets: Secrets, failure: Exception, *, retryable: bool
+    keys: SecretsManagerKeys, secrets: FakeSecretsManager, failure: Exception, *, retryable: bool
 ) -> None:
     # Any other error takes the worker down, with the lease in its hand and an attempt spent.
     secrets.failure = failure
@@ -110,7 +101,7 @@ def test_secret_that_can_not_be_read_is_a_vendor_error(
 
 
 def test_secret_that_is_no_text_is_a_vendor_error(
-    keys: Callable[[str], str], secrets: Secrets
+    keys: SecretsManagerKeys, secrets: FakeSecretsManager
 ) -> None:
     secrets.answer = {"SecretBinary": b"sk-hunter2"}
 
@@ -121,7 +112,7 @@ def test_secret_that_is_no_text_is_a_vendor_error(
 
 
 def test_secret_that_can_not_be_read_is_asked_for_again(
-    keys: Callable[[str], str], secrets: Secrets
+    keys: SecretsManagerKeys, secrets: FakeSecretsManager
 ) -> None:
     secrets.failure = refused("ThrottlingException")
     with pytest.raises(VendorError):
@@ -129,3 +120,87 @@ def test_secret_that_can_not_be_read_is_asked_for_again(
     secrets.failure = None
 
     assert keys(NAME) == "sk-hunter2"
+
+
+# ------------------------------------------------------------------ a key that was refused
+
+
+def test_key_that_has_replaced_a_refused_one_is_found_and_kept(
+    keys: SecretsManagerKeys, secrets: FakeSecretsManager, clock: FakeClock
+) -> None:
+    refused = keys(NAME)
+    secrets.rotate("sk-new")
+    clock.advance(ms=ASKED_AGAIN_AFTER_MS + 1)
+
+    assert keys.successor(NAME, refused) == "sk-new"
+    assert keys(NAME) == "sk-new"
+    assert len(secrets.asked) == 2
+
+
+def test_key_that_was_refused_and_is_still_the_secret_has_no_successor(
+    keys: SecretsManagerKeys, clock: FakeClock
+) -> None:
+    refused = keys(NAME)
+    clock.advance(ms=ASKED_AGAIN_AFTER_MS + 1)
+
+    assert keys.successor(NAME, refused) is None
+
+
+def test_key_that_was_just_read_is_not_asked_for_again(
+    keys: SecretsManagerKeys, secrets: FakeSecretsManager, clock: FakeClock
+) -> None:
+    refused = keys(NAME)
+    secrets.rotate("sk-new")
+    clock.advance(ms=ASKED_AGAIN_AFTER_MS)
+
+    assert keys.successor(NAME, refused) is None
+    assert len(secrets.asked) == 1
+
+
+@pytest.mark.parametrize("failure", [None, refused("ThrottlingException")], ids=["bad", "no read"])
+def test_key_that_is_refused_again_and_again_asks_once_in_a_while(
+    keys: SecretsManagerKeys,
+    secrets: FakeSecretsManager,
+    clock: FakeClock,
+    failure: Exception | None,
+) -> None:
+    key = keys(NAME)
+    secrets.failure = failure
+
+    for _ in range(40):  # 10 s
+        clock.advance(ms=250)
+        assert keys.successor(NAME, key) is None
+
+    assert len(secrets.asked) == 2
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        refused("ThrottlingException"),
+        refused("ResourceNotFoundException"),
+        EndpointConnectionError(endpoint_url=URL),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_secret_that_can_not_be_read_has_no_successor_and_the_key_is_kept(
+    keys: SecretsManagerKeys, secrets: FakeSecretsManager, clock: FakeClock, failure: Exception
+) -> None:
+    key = keys(NAME)
+    secrets.failure = failure
+    clock.advance(ms=ASKED_AGAIN_AFTER_MS + 1)
+
+    assert keys.successor(NAME, key) is None
+    assert keys(NAME) == key
+
+
+def test_refused_key_of_one_secret_leaves_the_other_alone(
+    keys: SecretsManagerKeys, secrets: FakeSecretsManager, clock: FakeClock
+) -> None:
+    keys("sluiceway/vendors/w")
+    clock.advance(ms=ASKED_AGAIN_AFTER_MS + 1)
+    key = keys(NAME)
+    secrets.rotate("sk-new")
+
+    assert keys.successor(NAME, key) is None
+    assert keys.successor("sluiceway/vendors/w", "sk-hunter2") == "sk-new"

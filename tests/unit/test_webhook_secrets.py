@@ -9,34 +9,19 @@ from botocore.exceptions import ClientError, EndpointConnectionError
 from sluiceway.adapters.secrets_manager_webhooks import KEPT_MS, SecretsManagerWebhooks
 from sluiceway.domain.errors import WebhookError
 
-from tests.fakes.outside import MASTER
+from tests.fakes.outside import MASTER, FakeSecretsManager
 
 if TYPE_CHECKING:
     from tests.fakes.in_memory import FakeClock
 
 
-class Secrets:
-    """Secrets Manager; `failure` is raised, when there is one."""
-
-    def __init__(self) -> None:
-        self.answer: dict[str, Any] = {"SecretString": MASTER.decode()}
-        self.failure: Exception | None = None
-        self.asked: list[str] = []
-
-    def get_secret_value(self, *, SecretId: str) -> dict[str, Any]:  # noqa: N803 - boto3's name
-        self.asked.append(SecretId)
-        if self.failure is not None:
-            raise self.failure
-        return self.answer
+@pytest.fixture
+def secrets() -> FakeSecretsManager:
+    return FakeSecretsManager(MASTER.decode())
 
 
 @pytest.fixture
-def secrets() -> Secrets:
-    return Secrets()
-
-
-@pytest.fixture
-def port(secrets: Secrets, clock: FakeClock) -> SecretsManagerWebhooks:
+def port(secrets: FakeSecretsManager, clock: FakeClock) -> SecretsManagerWebhooks:
     return SecretsManagerWebhooks(lambda: secrets, "arn:of-the-secret", clock)  # type: ignore[arg-type,return-value]
 
 
@@ -45,14 +30,14 @@ def refused(code: str) -> ClientError:
 
 
 def test_master_key_is_the_text_of_the_secret(
-    port: SecretsManagerWebhooks, secrets: Secrets
+    port: SecretsManagerWebhooks, secrets: FakeSecretsManager
 ) -> None:
     assert port.master() == MASTER
     assert secrets.asked == ["arn:of-the-secret"]
 
 
 def test_master_key_is_kept_for_five_minutes(
-    port: SecretsManagerWebhooks, secrets: Secrets, clock: FakeClock
+    port: SecretsManagerWebhooks, secrets: FakeSecretsManager, clock: FakeClock
 ) -> None:
     port.master()
     clock.advance(KEPT_MS - 1)
@@ -74,7 +59,7 @@ def test_master_key_is_kept_for_five_minutes(
     ],
 )
 def test_failure_is_not_kept(
-    port: SecretsManagerWebhooks, secrets: Secrets, failure: Exception
+    port: SecretsManagerWebhooks, secrets: FakeSecretsManager, failure: Exception
 ) -> None:
     secrets.failure = failure
 
@@ -89,7 +74,7 @@ def test_failure_is_not_kept(
 
 @pytest.mark.parametrize("answer", [{"SecretString": "hunter2"}, {"SecretBinary": b"hunter2"}])
 def test_secret_that_can_be_no_master_key(
-    port: SecretsManagerWebhooks, secrets: Secrets, answer: dict[str, Any]
+    port: SecretsManagerWebhooks, secrets: FakeSecretsManager, answer: dict[str, Any]
 ) -> None:
     secrets.answer = answer
 

@@ -315,7 +315,7 @@ def run_deps() -> RunDeps:
     state = DynamoDBState(table, settings.coordination_table, clock=clock)
     latencies = DynamoDBLatencies(table, settings.coordination_table)
     backlogs = DynamoDBBacklogs(table, settings.coordination_table, clock=clock)
-    vendors = HttpVendors(api_key=SecretsManagerKeys(secret_client, clock), clock=clock)
+    vendors = HttpVendors(api_keys=SecretsManagerKeys(secret_client, clock), clock=clock)
 
     def build(catalogue: "Catalogue") -> Worker:
         telemetry.know_vendors(catalogue.vendor_by_model)

@@ -721,8 +721,9 @@ class VendorClient(Protocol):
         ...
 
     def call(self, call: VendorCall) -> VendorAnswer:
-        """One request on the wire, never more.
+        """One request that the vendor works on, never more.
 
+        One that it refuses for its key is made again at once, if there is a newer key.
         Raises VendorError, and CallAbortedError when the call is no longer wanted.
         """
         ...

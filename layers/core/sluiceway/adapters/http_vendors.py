@@ -6,9 +6,9 @@ never ends. Here the whole call runs under `asyncio.timeout`, headers and name r
 
 import asyncio
 import json
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from sluiceway.adapters import anthropic_wire, openai_wire
 from sluiceway.adapters.http_outbound import HttpOutbound
@@ -27,10 +27,23 @@ WRITE_TIMEOUT_S = 10.0
 
 _WIRES: Mapping[str, Any] = {"openai": openai_wire, "anthropic": anthropic_wire}
 
+_KEY_REFUSED = frozenset({401, 403})
 _RETRYABLE_STATUS = frozenset({408, 409, 425, 429})
 _SIZE_CODES = frozenset({"context_length_exceeded", "request_too_large"})
 """This one request is too much, whatever the status says: the vendor takes others."""
 _QUOTA_CODES = frozenset({"insufficient_quota", "billing_hard_limit_reached", "billing_error"})
+
+
+class ApiKeys(Protocol):
+    """The vendors' keys."""
+
+    def __call__(self, name: str) -> str:
+        """The key in the secret of this name. Raises VendorError when it can't be had."""
+        ...
+
+    def successor(self, name: str, refused: str) -> str | None:
+        """The key that has replaced one that the vendor refused, if one has; never raises."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +61,12 @@ class HttpVendors:
     def __init__(
         self,
         *,
-        api_key: Callable[[str], str],
+        api_keys: ApiKeys,
         clock: Clock,
         transport: "httpx.AsyncBaseTransport | None" = None,
     ) -> None:
-        """`api_key` gives the secret of a name; `transport` replaces the network in tests."""
-        self._api_key = api_key
+        """`transport` replaces the network in tests."""
+        self._api_keys = api_keys
         self._clock = clock
         self._outbound = HttpOutbound(transport)
 
@@ -67,7 +80,7 @@ class HttpVendors:
         self._secret(vendor)
 
     def _secret(self, vendor: Vendor) -> str:
-        return self._api_key(vendor.api_key_secret) if vendor.api_key_secret else ""
+        return self._api_keys(vendor.api_key_secret) if vendor.api_key_secret else ""
 
     def call(self, call: VendorCall) -> VendorAnswer:
         """See VendorClient."""
@@ -88,48 +101,31 @@ class HttpVendors:
                 f"The input can't be said in the vendor's protocol ({type(error).__name__}).",
                 retryable=False,
             ) from None
-        headers = {
-            **wire.request_headers(secret),
-            "content-type": "application/json",
-            "accept": "application/json",
-            "idempotency-key": call.idempotency_key,
-        }
-        url = call.vendor.base_url.rstrip("/") + wire.PATH
 
         started_ms = self._clock.now_ms()
-        reply = self._outbound.run(_while_wanted(self._exchange(url, headers, body, call), call))
+        exchange = self._exchange(wire, secret, body, call)
+        reply = self._outbound.run(_while_wanted(exchange, call))
         latency_ms = self._clock.now_ms() - started_ms
         return _read(reply, wire, latency_ms, call, now_s=self._clock.now_ms() / 1000)
 
-    async def _exchange(
-        self, url: str, headers: dict[str, str], body: bytes, call: VendorCall
-    ) -> _Reply:
-        """One request and its whole reply. Raises VendorError for what keeps it from coming."""
+    async def _exchange(self, wire: Any, secret: str, body: bytes, call: VendorCall) -> _Reply:
+        """A whole reply: to a second request, when the key of the first was out of date.
+
+        A vendor that refuses a key has done nothing, so both are one attempt, under one deadline.
+        Raises VendorError for what keeps a reply from coming.
+        """
         import httpx  # noqa: PLC0415 - 0.3 s of start-up that hits and lost races don't need
 
-        timeout = httpx.Timeout(
-            connect=call.vendor.connect_timeout_s,
-            read=call.timeout_s,
-            write=WRITE_TIMEOUT_S,
-            pool=POOL_TIMEOUT_S,
-        )
+        name = call.vendor.api_key_secret
         try:
-            async with (
-                asyncio.timeout(call.timeout_s),
-                self._outbound.client().stream(
-                    "POST", url, content=body, headers=headers, timeout=timeout
-                ) as response,
-            ):
-                chunks = bytearray()
-                async for chunk in response.aiter_bytes():
-                    chunks += chunk
-                    if len(chunks) > MAX_ANSWER_BYTES:
-                        raise VendorError(
-                            "result_too_large",
-                            f"The vendor's answer is over {MAX_ANSWER_BYTES} bytes.",
-                            retryable=False,
-                        )
-                return _Reply(response.status_code, response.headers, bytes(chunks))
+            async with asyncio.timeout(call.timeout_s):
+                reply = await self._send(wire, secret, body, call)
+                if name and reply.status in _KEY_REFUSED:
+                    # In a thread: it blocks, and meanwhile the lease is renewed.
+                    newer = await asyncio.to_thread(self._api_keys.successor, name, secret)
+                    if newer is not None:
+                        reply = await self._send(wire, newer, body, call)
+                return reply
         except (TimeoutError, httpx.TimeoutException) as error:
             raise VendorError(
                 "vendor_timeout",
@@ -155,6 +151,37 @@ class HttpVendors:
                 retryable=True,
                 sent=not isinstance(error, httpx.ConnectError),
             ) from error
+
+    async def _send(self, wire: Any, secret: str, body: bytes, call: VendorCall) -> _Reply:
+        """One request and its whole reply. Raises what httpx raises, and VendorError."""
+        import httpx  # noqa: PLC0415 - as above
+
+        url = call.vendor.base_url.rstrip("/") + wire.PATH
+        headers = {
+            **wire.request_headers(secret),
+            "content-type": "application/json",
+            "accept": "application/json",
+            "idempotency-key": call.idempotency_key,
+        }
+        timeout = httpx.Timeout(
+            connect=call.vendor.connect_timeout_s,
+            read=call.timeout_s,
+            write=WRITE_TIMEOUT_S,
+            pool=POOL_TIMEOUT_S,
+        )
+        async with self._outbound.client().stream(
+            "POST", url, content=body, headers=headers, timeout=timeout
+        ) as response:
+            chunks = bytearray()
+            async for chunk in response.aiter_bytes():
+                chunks += chunk
+                if len(chunks) > MAX_ANSWER_BYTES:
+                    raise VendorError(
+                        "result_too_large",
+                        f"The vendor's answer is over {MAX_ANSWER_BYTES} bytes.",
+                        retryable=False,
+                    )
+            return _Reply(response.status_code, response.headers, bytes(chunks))
 
 
 async def _while_wanted(exchange: Coroutine[Any, Any, _Reply], call: VendorCall) -> _Reply:
@@ -214,7 +241,7 @@ def _refusal(
         code, retryable = "vendor_quota_exhausted", False
     elif vendor_code in _SIZE_CODES:
         code, retryable = "vendor_rejected", False
-    elif status in {401, 403}:
+    elif status in _KEY_REFUSED:
         code = "vendor_auth_failed"
     elif status == 429:  # noqa: PLR2004
         code = "vendor_rate_limited"
