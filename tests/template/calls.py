@@ -12,7 +12,7 @@ import dataclasses
 import json
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import boto3
 import pytest
@@ -59,6 +59,11 @@ Verb = tuple[str, str]
 
 Right = tuple[str, str]
 """A resource and an IAM action."""
+
+Write = tuple[str, str, str]
+"""A table, an IAM action and the partition key of the item that is written."""
+
+Noted = TypeVar("Noted", Right, Write)
 
 Names = frozenset[str]
 """The keyword arguments of a call: they decide what a verb does."""
@@ -129,6 +134,8 @@ class Calls:
 
     rights: dict[Verb, dict[Names, set[Right]]] = field(default_factory=dict)
     """By verb and by the keyword arguments that it was run with."""
+    writes: dict[Verb, dict[Names, set[Write]]] = field(default_factory=dict)
+    """By the same: the items."""
     operations: set[str] = field(default_factory=set)
     """The clients' methods that were called."""
     known: set[str] = field(default_factory=set)
@@ -141,18 +148,27 @@ class Calls:
 
     def rights_of(self, function: str) -> set[Right]:
         """What a function's code does."""
-        return {
-            right
-            for verb, asked in calls_of(function)
-            for run, rights in self.rights[verb].items()
-            if run <= asked
-            for right in rights
-        }
+        return _asked_for(function, self.rights)
+
+    def writes_of(self, function: str) -> set[Write]:
+        """What items it writes."""
+        return _asked_for(function, self.writes)
 
     def has_run(self, verb: Verb, names: Names) -> bool:
         """Whether a verb was run with each of these keyword arguments, and with no others."""
         runs = [run for run in self.rights.get(verb, {}) if run <= names]
         return bool(runs) and frozenset[str]().union(*runs) == names
+
+
+def _asked_for(function: str, noted: dict[Verb, dict[Names, set[Noted]]]) -> set[Noted]:
+    """What was noted of the calls that a function's code makes."""
+    return {
+        one
+        for verb, asked in calls_of(function)
+        for run, ones in noted[verb].items()
+        if run <= asked
+        for one in ones
+    }
 
 
 # ------------------------------------------------------------------------------------ the code
@@ -236,7 +252,7 @@ class _Recorder:
 
     def __init__(self, calls: Calls) -> None:
         self.calls = calls
-        self._noted: set[Right] | None = None
+        self._noted: tuple[set[Right], set[Write]] | None = None
 
     def port(self, name: str, port: Any) -> Any:
         """`port`, whose verbs are noted."""
@@ -244,7 +260,10 @@ class _Recorder:
 
     def run(self, verb: Verb, names: Names, call: Callable[[], Any]) -> Any:
         """Makes one call of a verb."""
-        self._noted = self.calls.rights.setdefault(verb, {}).setdefault(names, set())
+        self._noted = (
+            self.calls.rights.setdefault(verb, {}).setdefault(names, set()),
+            self.calls.writes.setdefault(verb, {}).setdefault(names, set()),
+        )
         try:
             return call()
         finally:
@@ -254,7 +273,11 @@ class _Recorder:
         """botocore says that a client was called."""
         if self._noted is not None:
             self.calls.operations.add(xform_name(model.name))
-            self._noted.update(_rights(model.service_model.service_name, model.name, params))
+            service = model.service_model.service_name
+            rights, writes = self._noted
+            rights.update(_rights(service, model.name, params))
+            if service == "dynamodb":
+                writes.update(_writes(model.name, params))
 
 
 class _Told:
@@ -305,6 +328,22 @@ def _rights_to_tables(operation: str, params: dict[str, Any]) -> Iterator[Right]
         case _:
             index = f"/index/{params['IndexName']}" if "IndexName" in params else ""
             yield f"{params['TableName']}{index}", f"dynamodb:{operation}"
+
+
+def _writes(operation: str, params: dict[str, Any]) -> Iterator[Write]:
+    """The items that a call to DynamoDB writes."""
+    for request in params.get("TransactItems", [{operation.removesuffix("Item"): params}]):
+        for action, of in request.items():
+            if action in _ITEM_ACTIONS:
+                table = of["TableName"]
+                key = {**of.get("Key", {}), **of.get("Item", {})}[_partition_key(table)]["S"]
+                yield table, f"dynamodb:{_ITEM_ACTIONS[action]}", key
+
+
+def _partition_key(table: str) -> str:
+    schema = render().properties(table)["KeySchema"]
+    (name,) = (key["AttributeName"] for key in schema if key["KeyType"] == "HASH")
+    return str(name)
 
 
 def make_resources(session: boto3.Session, backend: str) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from fnmatch import fnmatchcase
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from tests.template.calls import (
     PORTS,
     Calls,
     Right,
+    Write,
     calls_of,
     client_methods,
     verbs_of,
@@ -28,6 +30,16 @@ STREAM = (
     *("dynamodb:DescribeStream", "dynamodb:GetRecords"),
     *("dynamodb:GetShardIterator", "dynamodb:ListStreams"),
 )
+
+JOBS_TABLE = {"Fn::GetAtt": ["JobsTable", "Arn"]}
+AUDIT_KEY = "audit#2026-01"
+CHANGES = (
+    *("BatchWriteItem", "DeleteItem", "UpdateItem"),
+    *("PartiQLDelete", "PartiQLInsert", "PartiQLUpdate"),
+)
+"""All that DynamoDB has for changing an item, but PutItem, by which records are added."""
+OWNERS = {"", "audit#", "batch#", "delivery#", "refresh#", "usage#", "webhook#"}
+"""How the partition keys of the Jobs table begin; those of tenants' own rows hold no `#`."""
 
 IN_THE_NETWORK = ("ApiFunction", "InvalidateCacheFunction", "RunJobFunction", "SweepJobsFunction")
 """Of a stack with Valkey."""
@@ -118,6 +130,33 @@ def to_tell_a_missing_object(rights: set[Right]) -> set[Right]:
     }
 
 
+def may(role: str, backend: str, write: Write) -> bool:
+    """What IAM says to a write: a statement that allows it, and none that denies it."""
+    table, action, key = write
+    effects = {
+        statement["Effect"]
+        for statement in statements(role, backend)
+        if table in map(resource_name, listed(statement["Resource"]))
+        and action in listed(statement["Action"])
+        and holds(statement.get("Condition", {}), key)
+    }
+    return effects == {"Allow"}
+
+
+def holds(condition: dict[str, Any], key: str) -> bool:
+    """Whether a statement is about an item with this partition key."""
+    for operator, operands in condition.items():
+        # A write of one item has one key, so any and all of its keys are the same.
+        if operator not in {"ForAnyValue:StringLike", "ForAllValues:StringLike"}:
+            raise NotImplementedError(operator)
+        ((name, patterns),) = operands.items()
+        if name != "dynamodb:LeadingKeys":
+            raise NotImplementedError(name)
+        if not any(fnmatchcase(key, pattern) for pattern in patterns):
+            return False
+    return True
+
+
 # ------------------------------------------------------------------------------------ completeness
 
 
@@ -165,6 +204,99 @@ def test_role_allows_exactly_what_the_function_does(
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("function", FUNCTIONS)
+def test_role_lets_the_function_write_every_item_that_it_writes(
+    function: str, backend: str, calls_with: dict[str, Calls]
+) -> None:
+    writes = calls_with[backend].writes_of(function)
+
+    assert {write for write in writes if not may(role_of(function), backend, write)} == set()
+
+
+@pytest.mark.parametrize("action", [f"dynamodb:{action}" for action in CHANGES])
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_no_role_may_change_an_audit_record(function: str, action: str) -> None:
+    assert not may(role_of(function), "dynamodb", ("JobsTable", action, AUDIT_KEY))
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_change_of_an_audit_record_is_denied_and_not_just_left_out_to_whoever_writes_its_table(
+    function: str,
+) -> None:
+    of_role = statements(role_of(function), "dynamodb")
+    writes = {f"dynamodb:{action}" for action in (*CHANGES, "PutItem")}
+
+    allowed = [
+        action
+        for one in of_role
+        if one["Effect"] == "Allow" and one["Resource"] == JOBS_TABLE
+        for action in listed(one["Action"])
+        if action in writes and holds(one.get("Condition", {}), "acme")
+    ]
+    denied = {
+        action
+        for one in of_role
+        if one["Effect"] == "Deny" and holds(one.get("Condition", {}), AUDIT_KEY)
+        for action in listed(one["Action"])
+    }
+
+    assert not allowed or denied >= {f"dynamodb:{action}" for action in CHANGES}
+
+
+def test_audit_records_are_added_by_the_functions_that_record_and_no_others(
+    calls: Calls,
+) -> None:
+    write = ("JobsTable", "dynamodb:PutItem", AUDIT_KEY)
+
+    allowed = {function for function in FUNCTIONS if may(role_of(function), "dynamodb", write)}
+    recording = {
+        function
+        for function in FUNCTIONS
+        if any(key.startswith("audit#") for _, _, key in calls.writes_of(function))
+    }
+
+    assert allowed == recording == {"ApiFunction", "InvalidateCacheFunction"}
+
+
+@pytest.mark.parametrize(
+    ("function", "action", "owners"),
+    [
+        ("RunJobFunction", "UpdateItem", {"", "refresh#", "usage#"}),
+        ("RunJobFunction", "PutItem", set()),
+        ("SweepJobsFunction", "UpdateItem", {"", "refresh#", "usage#"}),
+        ("SweepJobsFunction", "PutItem", set()),
+        ("DeliverWebhookFunction", "UpdateItem", {"", "delivery#", "webhook#"}),
+        ("DeliverWebhookFunction", "PutItem", {"webhook#"}),
+        ("InvalidateCacheFunction", "UpdateItem", set()),
+        ("InvalidateCacheFunction", "PutItem", {"audit#"}),
+        ("PublishEventsFunction", "UpdateItem", set()),
+        ("PublishEventsFunction", "PutItem", set()),
+        ("AuthorizeFunction", "UpdateItem", set()),
+        ("AuthorizeFunction", "PutItem", set()),
+    ],
+)
+def test_rows_of_the_jobs_table_that_a_role_may_write_are_its_functions(
+    function: str, action: str, owners: set[str]
+) -> None:
+    allowed = {
+        owner
+        for owner in OWNERS
+        if may(role_of(function), "dynamodb", ("JobsTable", f"dynamodb:{action}", f"{owner}acme"))
+    }
+
+    assert allowed == owners
+
+
+def test_owners_of_rows_are_all_known(calls: Calls) -> None:
+    owners = {
+        "".join(item["tenant"]["S"].partition("#")[:2]) if "#" in item["tenant"]["S"] else ""
+        for item in calls.items("JobsTable")
+    }
+
+    assert owners == OWNERS
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("function", FUNCTIONS)
 def test_only_tracing_and_networks_have_no_resource_and_no_action_is_a_wildcard(
     function: str, backend: str
 ) -> None:
@@ -191,9 +323,13 @@ def test_functions_are_in_a_network_where_the_cache_is_in_one() -> None:
 def test_rights_to_a_network_are_lambdas_and_not_the_codes(function: str) -> None:
     role = role_of(function)
 
-    (denied,) = (one for one in statements(role, "valkey") if one["Effect"] == "Deny")
+    (denied,) = (
+        one
+        for one in statements(role, "valkey")
+        if one["Effect"] == "Deny" and one["Resource"] == "*"
+    )
 
-    assert rights_in(role, "valkey", "Deny") == NETWORK
+    assert {("*", action) for action in denied["Action"]} == NETWORK
     assert denied["Condition"] == {"Null": {"lambda:SourceFunctionArn": "false"}}
 
 

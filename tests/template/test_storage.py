@@ -1,4 +1,4 @@
-"""Tables and bucket: what they keep, for how long, how safely."""
+"""Tables and bucket: what they keep, and for how long."""
 
 from __future__ import annotations
 
@@ -34,10 +34,9 @@ def ttl_of(table: str) -> str:
 
 
 @pytest.mark.parametrize("table", TABLES)
-def test_table_is_encrypted_and_can_be_restored_to_any_second(table: str) -> None:
+def test_table_can_be_restored_to_any_second(table: str) -> None:
     of = render().properties(table)
 
-    assert of["SSESpecification"]["SSEEnabled"] is True
     assert of["PointInTimeRecoverySpecification"]["PointInTimeRecoveryEnabled"] is True
 
 
@@ -176,33 +175,3 @@ def test_results_live_as_long_as_anything_may_refer_to_them() -> None:
     fresh_and_stale_s = MAX_TTL_S + MAX_TTL_S
 
     assert lifetime_s() >= fresh_and_stale_s + MAX_RETENTION_H * 3600
-
-
-def test_bucket_is_private_and_encrypted() -> None:
-    of = render().properties("PayloadBucket")
-
-    blocked = of["PublicAccessBlockConfiguration"]
-    encryption = of["BucketEncryption"]["ServerSideEncryptionConfiguration"][0]
-
-    assert blocked == dict.fromkeys(
-        ("BlockPublicAcls", "BlockPublicPolicy", "IgnorePublicAcls", "RestrictPublicBuckets"),
-        True,
-    )
-    assert encryption["ServerSideEncryptionByDefault"]["SSEAlgorithm"] == "AES256"
-    assert of["OwnershipControls"]["Rules"] == [{"ObjectOwnership": "BucketOwnerEnforced"}]
-
-
-def test_bucket_refuses_everything_without_tls() -> None:
-    of = render().properties("PayloadBucketPolicy")
-
-    (statement,) = of["PolicyDocument"]["Statement"]
-
-    assert of["Bucket"] == {"Ref": "PayloadBucket"}
-    assert statement["Effect"] == "Deny"
-    assert statement["Principal"] == "*"
-    assert statement["Action"] == "s3:*"
-    assert statement["Condition"] == {"Bool": {"aws:SecureTransport": "false"}}
-    assert statement["Resource"] == [
-        {"Fn::GetAtt": ["PayloadBucket", "Arn"]},
-        {"Fn::Sub": "${PayloadBucket.Arn}/*"},
-    ]
