@@ -174,7 +174,15 @@ class Broken:
         return fail
 
 
+class BrokenCall(Broken):
+    """Vendors that fail within the trace of a call."""
+
+    def prepare(self, vendor: object) -> None:
+        pass
+
+
 BROKEN: Any = Broken()
+BROKEN_CALL: Any = BrokenCall()
 
 
 def play(cast: Cast, hook: str) -> None:
@@ -245,7 +253,7 @@ def play_the_unexpected(cast: Cast, job: dict[str, Any]) -> None:
     """Errors that nobody expects, in each function that works on what is secret."""
     cast.ask("POST", "/jobs", job)
     run = bootstrap.run_deps()
-    broken_run = replace(run, worker=replace(run.worker, vendors=BROKEN))
+    broken_run = replace(run, worker=replace(run.worker, vendors=BROKEN_CALL))
     cast.run(
         "InteractiveQueue",
         lambda event, context: run_job.handle(event, context, broken_run),

@@ -153,6 +153,7 @@ def test_nothing_else_that_was_printed_holds_a_mark(outcome: Outcome) -> None:
 
 
 def test_traces_hold_no_mark(outcome: Outcome) -> None:
+    assert '"type":"RuntimeError"' in outcome.segments.replace(": ", ":")  # an error is told
     assert marks_in(outcome.segments) == set()
 
 

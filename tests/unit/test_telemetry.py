@@ -9,13 +9,16 @@ import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import sluiceway
+from aws_xray_sdk.core.models.segment import Segment
+from aws_xray_sdk.core.models.subsegment import Subsegment
 from sluiceway.domain import job as transitions
 from sluiceway.domain.payload import Payload
-from sluiceway.telemetry import EVENTS, PowertoolsTelemetry, trace_header
+from sluiceway.telemetry import EVENTS, PowertoolsTelemetry, _TextlessEmitter, trace_header
 
 from tests.fakes.in_memory import NOW_MS
 from tests.unit.logs import a_context, fresh_telemetry, log_lines, metric_lines, output
@@ -518,6 +521,36 @@ def test_invocation_with_a_trace_works_as_without(
             telemetry.event("lease_acquired", a_job())
 
     assert [line["message"] for line in log_lines(output(capsys))] == ["lease_acquired"]
+
+
+def test_trace_names_the_class_of_an_error_and_not_its_text() -> None:  # case A06
+    sent: list[str] = []
+    segment = Segment("worker")
+    inner = Subsegment("vendor simulator", "local", segment)
+    innermost = Subsegment("dynamodb", "aws", segment)
+    segment.add_subsegment(inner)
+    inner.add_subsegment(innermost)
+    for one in (segment, inner, innermost):
+        one.add_exception(ValueError("hunter2"), None)
+    emitter = _TextlessEmitter(
+        SimpleNamespace(send_entity=lambda entity: sent.append(entity.serialize()))
+    )
+
+    emitter.send_entity(segment)
+
+    (told,) = sent
+    assert told.count("ValueError") == 3
+    assert "hunter2" not in told
+
+
+def test_trace_of_an_error_that_another_segment_holds_is_sent_as_it_is() -> None:
+    sent: list[Any] = []
+    segment = Segment("worker")
+    segment.cause = "53995c3f42cd8ad8"
+
+    _TextlessEmitter(SimpleNamespace(send_entity=sent.append)).send_entity(segment)
+
+    assert sent == [segment]
 
 
 @pytest.mark.parametrize(

@@ -237,11 +237,21 @@ class _WithoutTexts:
         self._emitter = emitter
 
     def send_entity(self, entity: Any) -> None:
-        """Sends an ended part; those in it were sent before."""
-        if isinstance(entity.cause, dict):  # else the id of an exception that was noted before
-            for exception in entity.cause.get("exceptions", ()):
-                exception.message = None
+        """Sends an ended part, and what is in it."""
+        _forget_texts(entity)
         self._emitter.send_entity(entity)
+
+    def set_daemon_address(self, address: str | None) -> None:
+        """Where to."""
+        self._emitter.set_daemon_address(address)
+
+
+def _forget_texts(entity: Any) -> None:
+    if isinstance(entity.cause, dict):  # else the id of an error that another segment holds
+        for error in entity.cause.get("exceptions", ()):
+            error.message = None
+    for inner in entity.subsegments:
+        _forget_texts(inner)
 
 
 def trace_header() -> str | None:
