@@ -82,6 +82,12 @@ class PermissionDeniedError(ApiError):
     advice = "Use a key that has the scope."
 
 
+class FeatureDisabledError(PermissionDeniedError):
+    """Operators have switched it off: `detail` says what, and whether for this tenant or model."""
+
+    advice = "No key helps: the operators know when it is on again."
+
+
 class NotFoundError(ApiError):
     """This tenant has no such job, batch, webhook, model or path."""
 
@@ -116,7 +122,7 @@ _BY_CODE: Mapping[str, type[ApiError]] = {
     "invalid_request": InvalidRequestError,
     "unauthenticated": AuthenticationError,
     "forbidden": PermissionDeniedError,
-    "feature_disabled": PermissionDeniedError,
+    "feature_disabled": FeatureDisabledError,
     "job_not_found": NotFoundError,
     "model_not_found": NotFoundError,
     "batch_not_found": NotFoundError,

@@ -343,7 +343,7 @@ class Delivery(Readable):
     event_id: str
     type: str
     status: str
-    """`pending`, `delivered` or `failed`."""
+    """`pending`, `delivered`, `failed`, or `suppressed`: webhooks were switched off."""
     job_id: str | None = None
     """None of a test."""
     url: str | None = None

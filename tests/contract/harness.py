@@ -35,6 +35,7 @@ from tests.fakes.in_memory import (
     LeaseRow,
     World,
 )
+from tests.fakes.outside import FakeBus
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -359,6 +360,7 @@ def sweep(
     return sweep_jobs(
         Sweeper(
             flags=FakeFlags(),
+            bus=FakeBus(),
             jobs=jobs,
             state=InMemoryState(world),
             due_jobs=due_jobs,

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from tests.contract.harness import Store, Tables
 
-PENDING, DELIVERED, FAILED = DeliveryStatus
+PENDING, DELIVERED, FAILED, SUPPRESSED = DeliveryStatus
 
 
 def an_attempt(at_ms: int = NOW_MS + 60_000, **members: Any) -> Attempt:
@@ -102,6 +102,43 @@ def test_later_attempt_counts_and_says_how_it_stands(store: Store) -> None:
         http_status=204,
         first_attempt_at_epoch_ms=NOW_MS + 60_000,
         last_attempt_at_epoch_ms=NOW_MS + 65_000,
+    )
+
+
+def test_suppressed_delivery_is_remembered_without_an_attempt(store: Store) -> None:
+    store.delivery_log.record(a_delivery(), Attempt(NOW_MS + 60_000, SUPPRESSED))
+
+    assert listed(store) == [a_delivery()]
+    assert known(store, a_delivery()) == DeliveryRecord(
+        delivery=a_delivery(),
+        status=SUPPRESSED,
+        last_attempt_at_epoch_ms=NOW_MS + 60_000,
+    )
+
+
+def test_suppressed_delivery_keeps_what_came_of_its_attempts(store: Store) -> None:
+    tried = an_attempt(status=PENDING, http_status=500, error="refused")
+    store.delivery_log.record(a_delivery(), tried)
+    store.delivery_log.record(a_delivery(), Attempt(NOW_MS + 65_000, SUPPRESSED))
+    suppressed = known(store, a_delivery())
+    store.delivery_log.record(a_delivery(), an_attempt(NOW_MS + 70_000))
+
+    assert suppressed == DeliveryRecord(
+        delivery=a_delivery(),
+        status=SUPPRESSED,
+        attempts=1,
+        http_status=500,
+        error="refused",
+        first_attempt_at_epoch_ms=NOW_MS + 60_000,
+        last_attempt_at_epoch_ms=NOW_MS + 65_000,
+    )
+    assert known(store, a_delivery()) == replace(
+        suppressed,
+        status=DELIVERED,
+        attempts=2,
+        http_status=204,
+        error=None,
+        last_attempt_at_epoch_ms=NOW_MS + 70_000,
     )
 
 

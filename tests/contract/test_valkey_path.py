@@ -206,6 +206,7 @@ def test_hit_is_fetched_by_its_id_until_it_is_invalidated(path: Path) -> None:
             HIT_PREFIX + key,
             CALLER,
             catalogue=CATALOGUE,
+            flags=FakeFlags(),
             jobs=path.store.jobs,
             cache=path.store.cache,
             state=path.state,

@@ -782,14 +782,18 @@ class InMemoryDeliveries:
             last_ms = known.last_attempt_at_epoch_ms
             if last_ms is not None and last_ms >= attempt.at_epoch_ms:
                 return
+            known = replace(
+                known, status=attempt.status, last_attempt_at_epoch_ms=attempt.at_epoch_ms
+            )
+            self._world.deliveries[key] = known
+            if not attempt.made:
+                return
             self._world.deliveries[key] = replace(
                 known,
-                status=attempt.status,
                 attempts=known.attempts + 1,
                 http_status=attempt.http_status,
                 error=attempt.error,
                 first_attempt_at_epoch_ms=known.first_attempt_at_epoch_ms or attempt.at_epoch_ms,
-                last_attempt_at_epoch_ms=attempt.at_epoch_ms,
             )
 
     def get(

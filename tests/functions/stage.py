@@ -47,7 +47,7 @@ from tests.fakes.in_memory import (
     InMemoryUsage,
     World,
 )
-from tests.fakes.outside import FakeWebhookQueue, FakeWebhookSecrets
+from tests.fakes.outside import FakeBus, FakeWebhookQueue, FakeWebhookSecrets
 from tests.functions import conformance
 from tests.unit.logs import a_context, fresh_telemetry
 from tests.unit.samples import CATALOGUE
@@ -100,6 +100,7 @@ class Stage:
         self.gates = InMemoryGates(self.world)
         self.catalogue = CATALOGUE
         self.flags = FakeFlags()
+        self.bus = FakeBus()
         self.state = InMemoryState(self.world)
         self.audit = InMemoryAudit(self.world)
         self.batches: Batches = InMemoryBatches(self.world)
@@ -249,6 +250,7 @@ class Stage:
         deps = SweepDeps(
             sweeper=lambda time_left_ms: Sweeper(
                 flags=self.flags,
+                bus=self.bus,
                 jobs=self.jobs,
                 state=self.state,
                 due_jobs=InMemoryDueJobs(self.world),

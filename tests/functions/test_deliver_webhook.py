@@ -16,7 +16,7 @@ from sluiceway.domain.webhook import deliveries
 from sluiceway.usecases.deliver_webhook import Courier
 
 from functions.deliver_webhook import app
-from tests.fakes.in_memory import FakeFlags, InMemoryDeliveries, InMemoryEndpoints
+from tests.fakes.in_memory import InMemoryDeliveries, InMemoryEndpoints
 from tests.fakes.outside import FakeWebhookClient, FakeWebhookQueue, FakeWebhookSecrets
 from tests.functions.stage import Stage, sample
 from tests.unit.logs import a_context, log_lines, metric_lines, output
@@ -45,7 +45,7 @@ class Desk:
         """Gives the ids of the messages that stay in the queue."""
         stage = self.stage
         courier = Courier(
-            flags=FakeFlags(),
+            flags=stage.flags,
             jobs=stage.jobs,
             endpoints=InMemoryEndpoints(stage.world),
             delivery_log=InMemoryDeliveries(stage.world),

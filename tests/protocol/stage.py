@@ -67,6 +67,7 @@ from tests.fakes.in_memory import (
     RecordingTelemetry,
     World,
 )
+from tests.fakes.outside import FakeBus
 from tests.protocol.desk import DEAD, DeadLetterClient
 from tests.protocol.events import Rows, Stream, Told
 
@@ -756,6 +757,7 @@ class Stage:
         end_ms = self.now_ms + SWEEP_MS
         sweeper = Sweeper(
             flags=FakeFlags(),
+            bus=FakeBus(),
             jobs=cast("JobStore", self._port(self.stores.jobs, "jobs")),
             state=cast("StateStore", self._port(self.stores.state, "state")),
             due_jobs=cast("DueJobs", self._port(self.stores.due_jobs, "due_jobs")),

@@ -33,6 +33,7 @@ from sluiceway.domain.catalogue import Model, Vendor
 from sluiceway.domain.endpoint import CALLBACKS, NO_ENDPOINTS, rotated
 from sluiceway.domain.errors import StoreBusyError, VendorError, WebhookError
 from sluiceway.domain.gate import OPEN_AFTER_FAILURES, Limits, Room
+from sluiceway.domain.notice import Notice
 from sluiceway.domain.ticket import Ticket
 from sluiceway.domain.webhook import Attempt, DeliveryStatus, deliveries, target_of
 from sluiceway.ports import AuditRecord, DayBudget, LeaseHeld, Started, Submitted, VendorCall
@@ -595,6 +596,7 @@ def _run_sweepers_verbs(recorder: _Recorder, deps: Any) -> None:
     state.set_degraded(NOW_MS)
     state.tell_degraded(NOW_MS, NOW_MS, NOW_MS + 1)
     state.set_degraded(None)
+    recorder.port("bus", sweeper.bus).put([Notice("DegradedBegan", NOW_MS, "service", "sweeper")])
     late = examples.a_refresh(14)
     sweeper.jobs.queue_refresh(late, examples.an_entry(examples.a_job(14)))
     jobs.apply(late, examples.failed(late), unless_held_at_ms=NOW_MS)

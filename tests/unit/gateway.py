@@ -37,6 +37,7 @@ from tests.unit.samples import CATALOGUE, an_entry
 if TYPE_CHECKING:
     from sluiceway.domain.catalogue import Catalogue
     from sluiceway.domain.freshness import CacheEntry
+    from sluiceway.ports import Flags
 
 
 @dataclass
@@ -54,6 +55,7 @@ class Gateway:
         self.cache = InMemoryCache(self.world)
         self.state = InMemoryState(self.world)
         self.payloads = InMemoryPayloads(self.world)
+        self.flags: Flags = FakeFlags()
         self._serial = itertools.count()
 
     def submit(
@@ -75,7 +77,7 @@ class Gateway:
             Caller(tenant, frozenset(scopes.split()), "key_1"),
             Origin("req-1", "corr-1", "Root=1-5759e988"),
             Submitter(
-                flags=FakeFlags(),
+                flags=self.flags,
                 catalogue=self.catalogue,
                 jobs=self.jobs,
                 cache=self.cache,
@@ -105,6 +107,7 @@ class Gateway:
             job_id,
             Caller(tenant, frozenset({"read"}), "key_1"),
             catalogue=self.catalogue,
+            flags=self.flags,
             jobs=self.jobs,
             cache=self.cache,
             state=self.state,

@@ -32,6 +32,7 @@ from tests.fakes.in_memory import (
     RecordingTelemetry,
     World,
 )
+from tests.fakes.outside import FakeBus
 from tests.unit.bench import ANSWER, FUNCTION_MS, LEASE_MS
 from tests.unit.samples import a_job
 
@@ -325,6 +326,7 @@ class Stack:
             sweep_jobs(
                 Sweeper(
                     flags=FakeFlags(),
+                    bus=FakeBus(),
                     jobs=self.jobs,
                     state=InMemoryState(self.world),
                     due_jobs=InMemoryDueJobs(self.world),

@@ -16,6 +16,7 @@ from sluiceway.usecases.get_job import Fetched, get_job
 from tests.fakes.in_memory import (
     NOW_MS,
     FakeClock,
+    FakeFlags,
     InMemoryBacklogs,
     InMemoryCache,
     InMemoryJobs,
@@ -72,6 +73,7 @@ class Gateway:
     def __post_init__(self) -> None:
         self.cache = CachesAsDynamoDBDoes(self.world)
         self.state = CountedState(self.world)
+        self.flags = FakeFlags()
         self.payloads: PayloadStore = InMemoryPayloads(self.world)
 
     def get(self, job_id: str = JOB_ID, tenant: str = "acme") -> Fetched:
@@ -79,6 +81,7 @@ class Gateway:
             job_id,
             Caller(tenant, frozenset({"read"}), "key_1"),
             catalogue=CATALOGUE,
+            flags=self.flags,
             jobs=ReadsAsDynamoDBDoes(self.world, clock=self.clock),
             cache=self.cache,
             state=self.state,

@@ -27,6 +27,7 @@ from tests.fakes.in_memory import (
     InMemoryQueue,
     InMemoryState,
 )
+from tests.fakes.outside import FakeBus
 from tests.unit.bench import ANSWER, Bench, processing
 from tests.unit.samples import a_job
 
@@ -76,6 +77,7 @@ class Minute(Bench):
         return sweep_jobs(
             Sweeper(
                 flags=FakeFlags(),
+                bus=FakeBus(),
                 jobs=self.jobs,
                 state=InMemoryState(self.world),
                 due_jobs=self.due_jobs,

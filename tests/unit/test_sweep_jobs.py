@@ -14,6 +14,7 @@ from sluiceway.domain.errors import StoreBusyError
 from sluiceway.domain.gate import Gate, key_of
 from sluiceway.domain.job import DUE_SHARDS, Job, JobStatus
 from sluiceway.domain.lease import CLOCK_SKEW_MS
+from sluiceway.domain.webhook import rfc3339
 from sluiceway.ports import ServiceState
 from sluiceway.usecases import sweep_jobs as module
 from sluiceway.usecases.run_job import Acknowledge
@@ -41,6 +42,7 @@ from tests.fakes.in_memory import (
     LeaseRow,
     World,
 )
+from tests.fakes.outside import FakeBus
 from tests.unit.bench import FUNCTION_MS, LEASE_MS, Bench, processing, unavailable
 from tests.unit.samples import CACHE_KEY, DAY_MS, JOB_ID, a_job, an_error
 
@@ -90,6 +92,8 @@ class Minute(Bench):
         self.store: JobStore = self.jobs
         self.state = InMemoryState(self.world)
         self.backlogs = InMemoryBacklogs(self.world)
+        self.flags = FakeFlags()
+        self.bus = FakeBus()
         self.in_pauses: list[Callable[[], object]] = []
         """What others do while a sweep pauses, one each time."""
 
@@ -102,7 +106,8 @@ class Minute(Bench):
     def sweep(self, *, poll: bool = False) -> Swept:
         return sweep_jobs(
             Sweeper(
-                flags=FakeFlags(),
+                flags=self.flags,
+                bus=self.bus,
                 jobs=self.store,
                 state=self.state,
                 due_jobs=self.due_jobs,
@@ -662,6 +667,7 @@ def test_sweep_stops_in_time_and_the_next_goes_on(minute: Minute) -> None:
 
     sweeper = Sweeper(
         flags=FakeFlags(),
+        bus=FakeBus(),
         jobs=minute.jobs,
         state=minute.state,
         due_jobs=minute.due_jobs,
@@ -998,7 +1004,7 @@ def test_degraded_mode_begins_when_the_oldest_queued_job_of_any_lane_is_too_old(
     minute.sweep()
 
     assert minute.world.degraded_since_epoch_ms == (NOW_MS if begins else None)
-    told = [("degraded_began", {"oldest_job_age_ms": AFTER_MS})]
+    told = [("degraded_began", {"reason": "age", "oldest_job_age_ms": AFTER_MS})]
     assert minute.switches == (told if begins else [])
 
 
@@ -1125,6 +1131,105 @@ def test_degraded_mode_that_two_sweepers_switch_is_told_of_once(
         minute.sweep()
 
     assert [name for name, _ in minute.switches] == [told]
+    assert len(minute.bus.taken) == 1
+
+
+def test_degraded_mode_is_begun_by_its_flag_whatever_the_age(minute: Minute) -> None:
+    minute.flags = FakeFlags(degraded=True)
+
+    minute.sweep()
+
+    assert minute.state.read().degraded
+    assert minute.switches == [("degraded_began", {"reason": "flag", "oldest_job_age_ms": 0})]
+
+
+@pytest.mark.parametrize(
+    ("by_flag", "age_ms", "lasts"),
+    [
+        (True, 0, True),
+        (True, UNTIL_MS - 1, True),
+        (False, UNTIL_MS, True),  # the hysteresis is as it is
+        (False, UNTIL_MS - 1, False),
+    ],
+)
+def test_degraded_mode_ends_when_its_flag_is_off_and_no_job_is_old(
+    minute: Minute, age_ms: int, *, by_flag: bool, lasts: bool
+) -> None:
+    minute.world.degraded_since_epoch_ms = NOW_MS - 1
+    minute.put(waiting(age_ms))
+    minute.flags = FakeFlags(degraded=by_flag)
+
+    minute.sweep()
+
+    assert minute.state.read().degraded is lasts
+
+
+def test_degraded_mode_that_age_began_is_kept_by_the_flag(minute: Minute) -> None:
+    job = minute.put(waiting(AFTER_MS))
+    minute.sweep()
+    minute.flags = FakeFlags(degraded=True)
+    minute.world.jobs["acme", job.job_id] = replace(job, status=JobStatus.COMPLETED)
+
+    minute.sweep()
+    kept = minute.state.read().degraded
+    minute.flags = FakeFlags()
+    minute.sweep()
+
+    assert kept
+    assert not minute.state.read().degraded
+    assert [name for name, _ in minute.switches] == ["degraded_began", "degraded_ended"]
+
+
+@pytest.mark.parametrize(
+    ("by_flag", "age_ms", "actor", "reason"),
+    [(False, AFTER_MS, "sweeper", "age"), (True, 0, "flag", "flag")],
+)
+def test_operators_are_notified_when_degraded_mode_begins_and_ends(
+    minute: Minute, age_ms: int, actor: str, reason: str, *, by_flag: bool
+) -> None:
+    job = minute.put(waiting(age_ms))
+    minute.flags = FakeFlags(degraded=by_flag)
+    began_at = rfc3339(minute.clock.now_ms())
+    minute.sweep()
+    minute.sweep()
+    minute.flags = FakeFlags()
+    minute.world.jobs["acme", job.job_id] = replace(job, status=JobStatus.COMPLETED)
+    minute.clock.advance(s=90)
+    ended_at = rfc3339(minute.clock.now_ms())
+
+    minute.sweep()
+
+    assert [(one.source, one.detail_type, one.detail()) for one in minute.bus.taken] == [
+        (
+            "sluiceway.ops",
+            "DegradedBegan",
+            {
+                "at": began_at,
+                "subject": "service",
+                "actor": actor,
+                "reason": reason,
+                "oldest_job_age_ms": age_ms,
+            },
+        ),
+        (
+            "sluiceway.ops",
+            "DegradedEnded",
+            {"at": ended_at, "subject": "service", "actor": "sweeper", "degraded_s": 90},
+        ),
+    ]
+
+
+def test_bus_that_takes_no_notice_fails_no_sweep(minute: Minute) -> None:
+    minute.put_many(3, due_at_epoch_ms=NOW_MS)
+    minute.flags = FakeFlags(degraded=True)
+    minute.bus = FakeBus(1)
+
+    swept = minute.sweep()
+
+    assert swept.sent == 3
+    assert minute.state.read().degraded
+    told = [fields for name, _, fields in minute.telemetry.events if name == "notice_lost"]
+    assert told == [{"notice": "DegradedBegan"}]
 
 
 def test_bounds_of_degraded_mode_are_the_catalogues(minute: Minute) -> None:

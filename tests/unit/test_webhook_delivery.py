@@ -61,6 +61,7 @@ class Desk:
     client: FakeWebhookClient = field(default_factory=FakeWebhookClient)
     telemetry: RecordingTelemetry = field(default_factory=RecordingTelemetry)
     local: bool = False
+    flags: FakeFlags = field(default_factory=FakeFlags)
 
     def __post_init__(self) -> None:
         self.world.jobs["acme", JOB_ID] = a_job(callback_urls=(URL,))
@@ -85,7 +86,7 @@ class Desk:
 
     def deliver(self, delivery: Delivery = DELIVERY, *, receives: int = 1) -> float | None:
         courier = Courier(
-            flags=FakeFlags(),
+            flags=self.flags,
             jobs=InMemoryJobs(self.world, clock=self.clock),
             endpoints=InMemoryEndpoints(self.world),
             delivery_log=self.delivery_log,
@@ -219,6 +220,64 @@ def test_log_names_neither_the_address_nor_the_secret(desk: Desk, status: int) -
     assert "hooks.example" not in told
     assert MASTER.decode() not in told
     assert desk.telemetry.jobs == [JOB_ID]
+
+
+# ------------------------------------------------------------------ switched off
+
+
+@pytest.mark.parametrize("delivery", [DELIVERY, TO_ENDPOINT, TEST], ids=["job", "endpoint", "test"])
+@pytest.mark.parametrize("receives", [1, MAX_RECEIVES])
+def test_webhook_is_suppressed_while_webhooks_are_off(
+    desk: Desk, delivery: Delivery, receives: int
+) -> None:
+    desk.flags.switched["webhooks"] = False
+
+    assert desk.deliver(delivery, receives=receives) is None
+
+    record = desk.record(delivery)
+    assert (record.status, record.attempts) == (DeliveryStatus.SUPPRESSED, 0)
+    assert record.first_attempt_at_epoch_ms is None
+    assert desk.client.posts == []
+    ((name, _, told),) = desk.telemetry.events
+    assert (name, told["delivery_id"]) == ("webhook_suppressed", delivery.delivery_id)
+
+
+@pytest.mark.parametrize(("tenant", "posts"), [("acme", 0), ("globex", 1)])
+def test_webhooks_are_off_for_one_tenant_alone(desk: Desk, tenant: str, posts: int) -> None:
+    desk.flags.exceptions["webhooks", f"tenant:{tenant}"] = False
+
+    assert desk.deliver() is None
+
+    assert len(desk.client.posts) == posts
+
+
+def test_suppressed_webhook_keeps_what_came_of_it_before_and_may_be_sent_again(desk: Desk) -> None:
+    desk.client.script = [500, 204]
+    desk.deliver()
+    desk.flags.switched["webhooks"] = False
+    desk.clock.advance(s=5)
+    desk.deliver(receives=2)
+    suppressed = desk.record()
+
+    desk.flags.switched["webhooks"] = True
+    desk.clock.advance(s=5)
+    desk.deliver()
+
+    assert (suppressed.status, suppressed.attempts) == (DeliveryStatus.SUPPRESSED, 1)
+    assert (suppressed.http_status, suppressed.error) == (500, "refused")
+    assert (desk.record().status, desk.record().attempts) == (DeliveryStatus.DELIVERED, 2)
+
+
+def test_webhook_that_nobody_could_note_as_suppressed_comes_again(desk: Desk) -> None:
+    class Busy(InMemoryDeliveries):
+        def record(self, delivery: Delivery, attempt: Attempt) -> None:  # noqa: ARG002
+            raise StoreBusyError("The tables are busy.", retry_after_s=1)
+
+    desk.delivery_log = Busy(desk.world)
+    desk.flags.switched["webhooks"] = False
+
+    assert desk.deliver() == 5.0
+    assert desk.telemetry.names == ["webhook_unrecorded"]
 
 
 # ------------------------------------------------------------------ endpoints

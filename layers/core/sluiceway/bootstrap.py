@@ -362,7 +362,7 @@ def sweep_deps() -> SweepDeps:
 
     settings = Settings.from_environment(
         *("jobs_table", "cache_backend", "coordination_table", *_LANES),
-        *("interactive_workers", "batch_workers", "configuration"),
+        *("interactive_workers", "batch_workers", "configuration", "event_bus"),
     )
     telemetry = PowertoolsTelemetry()
     table, clock = _table(), SystemClock()
@@ -374,6 +374,7 @@ def sweep_deps() -> SweepDeps:
     gates = DynamoDBGates(table, settings.coordination_table)
     latencies = DynamoDBLatencies(table, settings.coordination_table)
     backlogs = DynamoDBBacklogs(table, settings.coordination_table, clock=clock)
+    bus = _bus(settings, telemetry)
     catalogue_now, flags_now = _configuration(settings, telemetry)
 
     def sweeper(time_left_ms: Callable[[], int]) -> Sweeper:
@@ -392,6 +393,7 @@ def sweep_deps() -> SweepDeps:
             pause=time.sleep,
             catalogue=catalogue,
             flags=flags_now(),
+            bus=bus,
             backlogs=backlogs,
             workers={"interactive": settings.interactive_workers, "batch": settings.batch_workers},
         )
@@ -403,16 +405,11 @@ def sweep_deps() -> SweepDeps:
 def publish_deps() -> PublishDeps:
     """For functions/publish_events."""
     from sluiceway.adapters.dynamodb_endpoints import DynamoDBEndpoints  # noqa: PLC0415
-    from sluiceway.adapters.eventbridge_events import EventBridgeEvents  # noqa: PLC0415
 
     settings = Settings.from_environment("event_bus", "jobs_table", "webhook_queue_url")
     telemetry = PowertoolsTelemetry()
     return PublishDeps(
-        bus=EventBridgeEvents(
-            boto3.client("events", config=SEND_CONFIG),
-            settings.event_bus,
-            on_failure=lambda code: telemetry.event("publish_failed", to="bus", code=code),
-        ),
+        bus=_bus(settings, telemetry),
         endpoints=DynamoDBEndpoints(_table(), settings.jobs_table),
         webhooks=_webhooks(settings, telemetry),
         telemetry=telemetry,
@@ -601,6 +598,16 @@ def _registrar(settings: Settings, table: Table, telemetry: PowertoolsTelemetry)
         webhooks=_webhooks(settings, telemetry),
         clock=SystemClock(),
         randomness=secrets.token_bytes,
+    )
+
+
+def _bus(settings: Settings, telemetry: PowertoolsTelemetry) -> "EventBus":
+    from sluiceway.adapters.eventbridge_events import EventBridgeEvents  # noqa: PLC0415
+
+    return EventBridgeEvents(
+        boto3.client("events", config=SEND_CONFIG),
+        settings.event_bus,
+        on_failure=lambda code: telemetry.event("publish_failed", to="bus", code=code),
     )
 
 

@@ -800,7 +800,8 @@ class DeliveryLog(Protocol):
     def record(self, delivery: "Delivery", attempt: "Attempt") -> None:
         """Counts an attempt, and keeps what came of it. The same attempt again changes nothing.
 
-        One that began before the last that is known isn't counted.
+        One that began before the last that is known isn't counted. One that wasn't made changes
+        only the status and when it was given.
         """
         ...
 

@@ -144,6 +144,7 @@ def _sample(status: int) -> Reply:
             *STORED,
             *BODY,
             *("batch_not_found", "idempotency_in_progress", "idempotency_key_reused"),
+            "feature_disabled",
         ),
     },
 )

@@ -229,7 +229,7 @@ _LINKS = {
             *BODY,
             *("model_not_found", "cache_miss", "job_not_found", "result_expired", "cost_limit"),
             *("idempotency_in_progress", "idempotency_key_reused"),
-            *("quota_exceeded", "queue_full"),
+            *("feature_disabled", "quota_exceeded", "queue_full"),
         ),
     },
 )

@@ -160,6 +160,7 @@ _SUBMIT = (
     *BODY,
     *("model_not_found", "cache_miss", "job_not_found", "result_expired", "cost_limit"),
     *("idempotency_in_progress", "idempotency_key_reused", "quota_exceeded", "queue_full"),
+    "feature_disabled",
 )
 _COMPLETED = samples.job(200, samples.COMPLETED)
 

@@ -71,6 +71,7 @@ class Delivery(Answer):
     url: str | None
     """Of a callback; an endpoint has its own."""
     status: DeliveryStatus
+    """`suppressed`: webhooks were switched off when it was to be sent."""
     attempts: Count
     http_status: int | None
     """Of the last attempt, as `error`."""
@@ -78,6 +79,7 @@ class Delivery(Answer):
     created_at: Moment
     first_attempt_at: Moment | None
     last_attempt_at: Moment | None
+    """Or when it was suppressed."""
 
 
 class DeliveryList(Answer):
@@ -142,6 +144,7 @@ def _told(body: dict[str, Any]) -> Reply:
             *STORED,
             *BODY,
             *("webhook_not_found", "idempotency_in_progress", "idempotency_key_reused"),
+            "feature_disabled",
         ),
     },
 )
@@ -251,7 +254,7 @@ def _rotate(
     summary="Send a test event",
     answers={
         202: answer("It is queued.", Delivery, {"A delivery": _told(delivery_body(_PENDING))}),
-        **refusals(*STORED, "webhook_not_found", "validation_failed"),
+        **refusals(*STORED, "feature_disabled", "webhook_not_found", "validation_failed"),
     },
 )
 def _test(webhook_id: WebhookId) -> None: ...
@@ -301,7 +304,10 @@ def _deliveries(
     summary="Send the same webhook again",
     answers={
         202: answer("It is queued.", Delivery, {"A delivery": _told(delivery_body(_PENDING))}),
-        **refusals(*STORED, "webhook_not_found", "delivery_not_found", "validation_failed"),
+        **refusals(
+            *STORED,
+            *("feature_disabled", "webhook_not_found", "delivery_not_found", "validation_failed"),
+        ),
     },
 )
 def _redeliver(

@@ -27,22 +27,23 @@ class DynamoDBDeliveries:
 
     def record(self, delivery: Delivery, attempt: Attempt) -> None:
         """See DeliveryLog. One write."""
+        outcome = {"http_status": attempt.http_status, "error": attempt.error}
         values: dict[str, Any] = {
             **{name: getattr(delivery, name) for name in _AS_THEY_ARE},
             "of_job_id": delivery.job_id,  # `job_id` is the sort key
             "ttl_epoch_s": delivery.at_epoch_ms // 1000 + DELIVERY_KEPT_S,
             "delivery_status": attempt.status.value,
             "last_attempt_at_epoch_ms": attempt.at_epoch_ms,
-            "http_status": attempt.http_status,
-            "error": attempt.error,
+            **(outcome if attempt.made else {}),
         }
         sets = [f"#{name} = :{name}" for name, value in values.items() if value is not None]
         removes = [f"#{name}" for name, value in values.items() if value is None]
-        update = (
-            f"SET {', '.join(sets)}, #attempts = if_not_exists(#attempts, :zero) + :one, "
-            "#first_attempt_at_epoch_ms = "
-            "if_not_exists(#first_attempt_at_epoch_ms, :last_attempt_at_epoch_ms)"
-        )
+        update = f"SET {', '.join(sets)}, #attempts = if_not_exists(#attempts, :zero) + :made"
+        if attempt.made:
+            update += (
+                ", #first_attempt_at_epoch_ms = "
+                "if_not_exists(#first_attempt_at_epoch_ms, :last_attempt_at_epoch_ms)"
+            )
         # Its own first write, whose reply was lost, is refused as well: it is counted once.
         self._table.write(
             Write(
@@ -53,7 +54,7 @@ class DynamoDBDeliveries:
                     "attribute_not_exists(#last_attempt_at_epoch_ms) "
                     "OR #last_attempt_at_epoch_ms < :last_attempt_at_epoch_ms"
                 ),
-                values={**values, "zero": 0, "one": 1},
+                values={**values, "zero": 0, "made": int(attempt.made)},
             )
         )
 
@@ -112,6 +113,6 @@ def _record_in(row: dict[str, Any], tenant: str, endpoint_id: str) -> DeliveryRe
         attempts=row["attempts"],
         http_status=row.get("http_status"),
         error=row.get("error"),
-        first_attempt_at_epoch_ms=row["first_attempt_at_epoch_ms"],
+        first_attempt_at_epoch_ms=row.get("first_attempt_at_epoch_ms"),
         last_attempt_at_epoch_ms=row["last_attempt_at_epoch_ms"],
     )

@@ -198,6 +198,8 @@ class DeliveryStatus(StrEnum):
     """Its last attempt was answered with 2xx."""
     FAILED = "failed"
     """Nothing more will be tried, unless somebody asks for it."""
+    SUPPRESSED = "suppressed"
+    """Webhooks were switched off when its turn came; nothing more will be tried, as above."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +211,11 @@ class Attempt:
     status: DeliveryStatus
     http_status: int | None = None
     error: str | None = None
+
+    @property
+    def made(self) -> bool:
+        """Whether it was one. Else only the status says what became of the delivery."""
+        return self.status is not DeliveryStatus.SUPPRESSED
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +230,7 @@ class DeliveryRecord:
     error: str | None = None
     first_attempt_at_epoch_ms: int | None = None
     last_attempt_at_epoch_ms: int | None = None
+    """Or when it was suppressed."""
 
     def as_of(self, now_ms: int) -> "DeliveryRecord":
         """As it stands at this time: nobody waits for ever for what will not come."""

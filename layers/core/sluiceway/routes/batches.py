@@ -14,6 +14,7 @@ from sluiceway.routes.idempotency import answered_once
 from sluiceway.routes.jobs import applied, submit, wanted_wait_s
 from sluiceway.routes.request import UNEXPECTED, Request, request_of
 from sluiceway.usecases.authorize import Caller
+from sluiceway.usecases.features import require_feature
 from sluiceway.usecases.get_batch import FetchedBatch, Result, documents_of, get_batch, with_places
 from sluiceway.usecases.submit_batch import submit_batch
 from sluiceway.usecases.submit_job import Accepted, Hit
@@ -63,6 +64,7 @@ def get_one_batch(batch_id: str) -> Response[str]:
 def _submitted(wanted: BatchRequest, caller: Caller, request: Request) -> Reply:
     deps, origin = request.deps, request.origin()
     submitter = deps.submitter
+    require_feature("batches", flags=submitter.flags, tenant=caller.tenant)
     now_ms = submitter.clock.now_ms()
     batch_id = ids.batch_id(now_ms, submitter.randomness(ids.RANDOM_BYTES))
     deps.telemetry.keys(batch_id=batch_id)

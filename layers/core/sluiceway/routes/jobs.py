@@ -25,6 +25,7 @@ from sluiceway.routes.idempotency import answered_once, key_of
 from sluiceway.routes.request import HOLD_ENDS_BEFORE_S, ApiDeps, Request, flag, request_of
 from sluiceway.usecases.authorize import Caller
 from sluiceway.usecases.cancel_job import cancel_job
+from sluiceway.usecases.features import require_feature
 from sluiceway.usecases.get_job import Fetched, get_job
 from sluiceway.usecases.list_jobs import listing_of
 from sluiceway.usecases.submit_job import Accepted, Hit, Origin, dry_run, submit_job
@@ -105,18 +106,31 @@ def post_cancel(job_id: str) -> Response[str]:
 
 
 def submitted_once(
-    wanted: SubmitRequest, body: Any, caller: Caller, request: Request, route: str
+    wanted: SubmitRequest,
+    body: Any,
+    caller: Caller,
+    request: Request,
+    route: str,
+    *,
+    feature: str | None = None,
 ) -> Reply:
     """The job or the hit of a submit, or of the first one with the same Idempotency-Key.
 
-    `body`: the JSON that asks for it. Raises as `submit` and `answered_once` do.
+    `body`: the JSON that asks for it. `feature`: what must be on for new work by this route; what
+    was accepted before is told all the same. Raises as `submit` and `answered_once` do.
     """
+
+    def act() -> Reply:
+        if feature is not None:
+            require_feature(feature, flags=request.deps.submitter.flags, tenant=caller.tenant)
+        return told(submit(wanted, caller, request), request)
+
     return answered_once(
         request,
         caller,
         route,
         body,
-        act=lambda: told(submit(wanted, caller, request), request),
+        act=act,
         again=lambda job_id: told_of(fetch(job_id, caller, request.deps), request),
     )
 
@@ -165,6 +179,7 @@ def fetch(job_id: str, caller: Caller, deps: ApiDeps, *, wait_s: float = 0) -> F
             job_id,
             caller,
             catalogue=submitter.catalogue,
+            flags=submitter.flags,
             jobs=submitter.jobs,
             cache=submitter.cache,
             state=submitter.state,

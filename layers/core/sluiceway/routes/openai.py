@@ -60,7 +60,7 @@ def post_response() -> Response[str]:
     wanted = response_of(body, protocol_of=_protocols(request), local=request.deps.local)
     background = body.get("background") is True
     if background:
-        job = submitted_once(wanted, body, caller, request, "POST /responses")
+        job = submitted_once(wanted, body, caller, request, "POST /responses", feature="openai")
         return request.respond(_whole(job) or response(job))
     job = _held(wanted, body, caller, request, "POST /responses")
     return request.respond(unanswered(job) or response(job, background=False))
@@ -114,7 +114,7 @@ def _held(wanted: SubmitRequest, body: Any, caller: Caller, request: Request, ro
 
     job = None if owed_id is None else _owed(owed_id, caller, request, until_ms)
     if job is None:
-        first = submitted_once(wanted, body, caller, request, route)
+        first = submitted_once(wanted, body, caller, request, route, feature="openai")
         job = first
         if is_open(first):
             with suppress(StoreBusyError):  # the job goes on, and its answer is owed

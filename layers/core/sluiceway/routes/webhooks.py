@@ -14,6 +14,7 @@ from sluiceway.ports import AuditRecord
 from sluiceway.routes.idempotency import answered_once
 from sluiceway.routes.request import Request, request_of
 from sluiceway.usecases.authorize import Caller
+from sluiceway.usecases.features import require_feature
 from sluiceway.usecases.list_jobs import limit_of
 from sluiceway.usecases.manage_webhooks import (
     list_deliveries,
@@ -100,6 +101,7 @@ def post_test(webhook_id: str) -> Response[str]:
     request = request_of(router)
     caller = request.caller("submit")
     request.parameters()
+    _require_webhooks(caller, request)
     queued = queue_test(
         caller.tenant,
         webhook_id,
@@ -132,13 +134,20 @@ def post_redeliver(webhook_id: str, delivery_id: str) -> Response[str]:
     request = request_of(router)
     caller = request.caller("submit")
     request.parameters()
+    _require_webhooks(caller, request)
     queued = redeliver_webhook(
         caller.tenant, webhook_id, delivery_id, registrar=request.deps.registrar()
     )
     return request.respond(Reply(202, delivery_body(queued), {}))
 
 
+def _require_webhooks(caller: Caller, request: Request) -> None:
+    """Before what makes an endpoint or a delivery. Raises FeatureDisabledError."""
+    require_feature("webhooks", flags=request.deps.submitter.flags, tenant=caller.tenant)
+
+
 def _registered(wanted: WebhookRequest, caller: Caller, request: Request) -> Reply:
+    _require_webhooks(caller, request)
     endpoint, secret = register_webhook(
         caller.tenant,
         wanted.url,

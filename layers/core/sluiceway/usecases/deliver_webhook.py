@@ -56,6 +56,7 @@ class Courier:
 def deliver_webhook(delivery: Delivery, receives: int, courier: Courier) -> float | None:
     """Makes one attempt. None: done with; else the seconds until the message is to come again.
 
+    While webhooks are switched off for the tenant none is made, and the delivery is suppressed.
     `receives` counts from 1; after MAX_RECEIVES the message goes to the dead-letter queue. A test
     is tried once.
     """
@@ -70,6 +71,11 @@ def deliver_webhook(delivery: Delivery, receives: int, courier: Courier) -> floa
         "delivery_attempt": receives,
     }
     started_ms = courier.clock.now_ms()
+    if not courier.flags.on("webhooks", tenant=delivery.tenant):
+        if not _record(delivery, Attempt(started_ms, DeliveryStatus.SUPPRESSED), courier, told):
+            return retry_delay_s(receives, rand=courier.rand())  # else nobody could ask for it
+        telemetry.event("webhook_suppressed", None, **told)
+        return None
     endpoint = find(courier.endpoints.read(delivery.tenant), delivery.endpoint_id)
     url = None if endpoint is None else _address(delivery, endpoint, courier)
     if endpoint is None or url is None:
@@ -154,12 +160,14 @@ def _follow(delivery: Delivery, endpoint: Endpoint, attempt: Attempt, courier: C
         )
 
 
-def _record(delivery: Delivery, attempt: Attempt, courier: Courier, told: Told) -> None:
-    """A partner who has the webhook mustn't get it again because nobody could note it."""
+def _record(delivery: Delivery, attempt: Attempt, courier: Courier, told: Told) -> bool:
+    """Whether it is noted. A partner who has the webhook mustn't get it again because it isn't."""
     try:
         courier.delivery_log.record(delivery, attempt)
     except StoreBusyError:
         courier.telemetry.event("webhook_unrecorded", None, **told)
+        return False
+    return True
 
 
 def _target(url: str, *, local: bool) -> Target:

@@ -51,6 +51,7 @@ from sluiceway.ports import (
 from sluiceway.usecases import payloads as payloads_of
 from sluiceway.usecases import places
 from sluiceway.usecases.authorize import Caller
+from sluiceway.usecases.features import require_feature
 
 OPERATION = "chat"
 """The only one in v1."""
@@ -141,10 +142,10 @@ def submit_job(
 ) -> Hit | Accepted:
     """Answers a submit. An accepted job will end, whatever happens to its message.
 
-    Raises ModelNotFoundError, ForbiddenError, CacheMissError, QuotaExceededError (open jobs, or a
-    budget of the day), CostLimitError, RateLimitedError, DegradedError, QueueFullError,
-    StoreBusyError, and ValidationFailedError when the open job has as many callbacks as it may
-    have.
+    Raises ModelNotFoundError, FeatureDisabledError, ForbiddenError, CacheMissError,
+    QuotaExceededError (open jobs, or a budget of the day), CostLimitError, RateLimitedError,
+    DegradedError, QueueFullError, StoreBusyError, and ValidationFailedError when the open job has
+    as many callbacks as it may have.
     """
     ready = _ready(request, caller, origin, submitter)
     if ready.hit is not None:
@@ -211,8 +212,7 @@ def _ready(request: SubmitRequest, caller: Caller, origin: Origin, submitter: Su
     """Decides all that can be decided without a write."""
     model = submitter.catalogue.model(request.model)
     past_the_cache = request.cache.mode in {"refresh", "bypass"}
-    if past_the_cache:
-        caller.require("bypass")
+    _require_features(request, caller, submitter.flags, past_the_cache=past_the_cache)
     known, now_ms = submitter.state.read(), submitter.clock.now_ms()
     work = _work(request, caller, model, known, now_ms, submitter)
     job = _job(request, caller, origin, model, work, now_ms, submitter)
@@ -244,6 +244,21 @@ def _ready(request: SubmitRequest, caller: Caller, origin: Origin, submitter: Su
         job = replace(job, cost_reserved_nanos=cost_nanos)
     backlog = places.read(submitter.backlogs, now_ms)
     return _Ready(job, model, now_ms, past_the_cache, body, backlog)
+
+
+def _require_features(
+    request: SubmitRequest, caller: Caller, flags: Flags, *, past_the_cache: bool
+) -> None:
+    """What is off is so where the cache has the answer, too: it may be off because of its answers.
+
+    Raises FeatureDisabledError, and ForbiddenError.
+    """
+    require_feature("submit", flags=flags, tenant=caller.tenant, model=request.model)
+    if past_the_cache:
+        caller.require("bypass")
+        require_feature("bypass", flags=flags, tenant=caller.tenant, model=request.model)
+    if request.callback_url is not None:
+        require_feature("webhooks", flags=flags, tenant=caller.tenant)
 
 
 def _refuse_when_full(ready: _Ready, submitter: Submitter) -> Job | None:
@@ -333,7 +348,8 @@ def _with_refresh(request: SubmitRequest, ready: _Ready, hit: Hit, submitter: Su
     wanted = hit.freshness is Freshness.STALE or (
         hit.freshness is Freshness.FRESH and entry.early(now_ms, beta=beta, rand=submitter.rand())
     )
-    if wanted and request.cache.mode != "only" and entry.may_be_refreshed(now_ms):
+    wanted = wanted and request.cache.mode != "only" and entry.may_be_refreshed(now_ms)
+    if wanted and submitter.flags.on("refresh", model=request.model):
         return replace(hit, refresh=_queue_refresh(request, ready.job, entry, submitter))
     return hit
 

@@ -24,12 +24,14 @@ from sluiceway.domain.job import (
     JobError,
     JobStatus,
 )
+from sluiceway.domain.notice import Notice
 from sluiceway.ports import (
     Applied,
     Backlogs,
     Clock,
     DueJob,
     DueJobs,
+    EventBus,
     Flags,
     Gates,
     IndexedJob,
@@ -94,6 +96,7 @@ class Sweeper:
     """Waits that many seconds."""
     catalogue: Catalogue
     flags: Flags
+    bus: EventBus
     backlogs: Backlogs
     workers: Mapping[str, int]
     """By lane: how many may run at once."""
@@ -431,19 +434,26 @@ def _let_in(waiting: list[IndexedJob], sweeper: Sweeper) -> list[IndexedJob]:
 def _switch_degraded(let_in: list[IndexedJob], sweeper: Sweeper, *, whole: bool) -> None:
     """Begins degraded mode when a job waits for its first run too long, and ends it well below.
 
-    What waits for another attempt has its own reason to be late.
+    What waits for another attempt has its own reason to be late. A flag begins it whatever the age,
+    and as long as that is on nothing ends it.
     """
     now_ms = sweeper.clock.now_ms()
     queued = (job for job in let_in if job.status == JobStatus.QUEUED)
     oldest_s = max((now_ms - job.enqueued_at_epoch_ms for job in queued), default=0) / 1000
     state = sweeper.state.read()
     since_ms = state.degraded_since_epoch_ms
+    by_flag = sweeper.flags.on("degraded")
     if since_ms is None:
-        late = oldest_s >= sweeper.catalogue.service.degraded_after_s
+        late = by_flag or oldest_s >= sweeper.catalogue.service.degraded_after_s
         if late and sweeper.state.set_degraded(now_ms):
-            sweeper.telemetry.event("degraded_began", oldest_job_age_ms=round(oldest_s * 1000))
+            told: dict[str, str | int | bool] = {
+                "reason": "flag" if by_flag else "age",
+                "oldest_job_age_ms": round(oldest_s * 1000),
+            }
+            sweeper.telemetry.event("degraded_began", **told)
+            _tell("DegradedBegan", told, sweeper, actor="flag" if by_flag else "sweeper")
         return
-    ends = whole and oldest_s < sweeper.catalogue.service.degraded_until_s
+    ends = not by_flag and whole and oldest_s < sweeper.catalogue.service.degraded_until_s
     # The row is moved first: who dies in between loses this part, and nobody counts it twice. What
     # a sweep leaves because it is late, the next ones tell, and the last one all the rest.
     told_ms = max(since_ms, state.degraded_told_epoch_ms or 0)
@@ -451,7 +461,18 @@ def _switch_degraded(let_in: list[IndexedJob], sweeper: Sweeper, *, whole: bool)
     if until_ms > told_ms and sweeper.state.tell_degraded(since_ms, told_ms, until_ms):
         sweeper.telemetry.event("degraded_lasted", lasted_ms=until_ms - told_ms)
     if ends and sweeper.state.set_degraded(None):
-        sweeper.telemetry.event("degraded_ended", degraded_s=(now_ms - since_ms) // 1000)
+        degraded_s = (now_ms - since_ms) // 1000
+        sweeper.telemetry.event("degraded_ended", degraded_s=degraded_s)
+        _tell("DegradedEnded", {"degraded_s": degraded_s}, sweeper, actor="sweeper")
+
+
+def _tell(
+    kind: str, facts: Mapping[str, str | int | bool], sweeper: Sweeper, *, actor: str
+) -> None:
+    """Notifies operators of what this sweep has written: once, or never when it dies in between."""
+    notice = Notice(kind, sweeper.clock.now_ms(), "service", actor, facts)
+    if sweeper.bus.put([notice]):
+        sweeper.telemetry.event("notice_lost", notice=kind)
 
 
 def _measure(
