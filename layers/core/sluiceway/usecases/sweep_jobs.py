@@ -450,7 +450,7 @@ def _switch_degraded(let_in: list[IndexedJob], sweeper: Sweeper, *, whole: bool)
                 "reason": "flag" if by_flag else "age",
                 "oldest_job_age_ms": round(oldest_s * 1000),
             }
-            sweeper.telemetry.event("degraded_began", **told)
+            sweeper.telemetry.event("degraded_began", None, **told)
             _tell("DegradedBegan", told, sweeper, actor="flag" if by_flag else "sweeper")
         return
     ends = not by_flag and whole and oldest_s < sweeper.catalogue.service.degraded_until_s
