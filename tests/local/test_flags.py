@@ -227,6 +227,7 @@ def test_backlog_of_a_paused_lane_begins_degraded_mode_and_its_end_ends_it(
     plant: Plant, ops: Ops
 ) -> None:
     ops.push_catalogue(SERVICE + CATALOGUE)
+    told = len(ops.metrics("DegradedSeconds"))
     plant.run_cli("pause", "lane:interactive")
     job_id = plant.submit("It waits in a paused lane")
     submitted_at = time.monotonic()
@@ -258,4 +259,6 @@ def test_backlog_of_a_paused_lane_begins_degraded_mode_and_its_end_ends_it(
     ended = ops.notice()
     assert ended["detail-type"] == "DegradedEnded"
     assert ended["detail"]["degraded_s"] >= 0
-    assert wait_for(lambda: bool(ops.metrics("DegradedSeconds")), timeout_s=TIMEOUT_S, pause_s=0.5)
+    assert wait_for(
+        lambda: len(ops.metrics("DegradedSeconds")) > told, timeout_s=TIMEOUT_S, pause_s=0.5
+    )
