@@ -17,8 +17,10 @@ from sluiceway.domain.job import LANES
 from sluiceway_cli import (
     audit_commands,
     cache_commands,
+    catalogue_commands,
     console,
     dlq_commands,
+    flags_commands,
     job_commands,
     key_commands,
     moves,
@@ -198,6 +200,8 @@ def _open(target: Target, job_id: str, tenant: str | None) -> bool:
 
 cli.add_command(dlq_commands.group)
 cli.add_command(cache_commands.group)
+cli.add_command(catalogue_commands.group)
+cli.add_command(flags_commands.group)
 cli.add_command(key_commands.group)
 cli.add_command(audit_commands.audit)
 cli.add_command(pause_commands.pause)

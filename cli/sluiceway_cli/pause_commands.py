@@ -123,6 +123,7 @@ def _switch(
         changed = target.state.resume_tenant(name)
     if changed:
         target.record("pause.begin" if paused else "pause.end", subject)
+        target.notify("PauseBegan" if paused else "PauseEnded", subject)
     if as_json:
         console.print_json({"subject": subject, "paused": paused, "changed": changed, **more})
     elif waits:

@@ -1,4 +1,4 @@
-"""Audit records of what operators do on the command line."""
+"""Audit records and notices of what operators do on the command line."""
 
 import getpass
 import uuid
@@ -9,8 +9,9 @@ import click
 from botocore.exceptions import BotoCoreError, ClientError
 from sluiceway.adapters.dynamodb_audit import KEPT_S
 from sluiceway.domain.errors import SluicewayError
+from sluiceway.domain.notice import Notice
 from sluiceway.domain.times import rfc3339
-from sluiceway.ports import AuditLog, AuditRecord, Clock
+from sluiceway.ports import AuditLog, AuditRecord, Clock, EventBus
 
 from sluiceway_cli import times
 
@@ -41,6 +42,25 @@ class Recorder:
             )
         except (BotoCoreError, ClientError, SluicewayError) as error:
             click.echo(f"Not on record: {action} of {subject} was done, but {error}", err=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Notifier:
+    """Tells the bus of what was switched, after it was."""
+
+    bus: EventBus
+    clock: Clock
+    actor: Callable[[], str]
+
+    def __call__(self, detail_type: str, subject: str, **facts: str | int | bool) -> None:
+        """A notice that isn't taken is told, and undoes nothing: the command goes on."""
+        notice = Notice(detail_type, self.clock.now_ms(), subject, self.actor(), facts)
+        if self.bus.put([notice]):
+            click.echo(
+                f"Nobody was notified: {detail_type} of {subject} was done, but the event bus "
+                "doesn't take the notice",
+                err=True,
+            )
 
 
 def new_request_id() -> str:

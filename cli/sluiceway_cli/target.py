@@ -30,11 +30,12 @@ from sluiceway.adapters.dynamodb_jobs import DynamoDBJobs, TableNames
 from sluiceway.adapters.dynamodb_partner_keys import DynamoDBPartnerKeys
 from sluiceway.adapters.dynamodb_rates import DynamoDBRates
 from sluiceway.adapters.dynamodb_state import STATE_KEY, DynamoDBState
+from sluiceway.adapters.eventbridge_events import EventBridgeEvents
 from sluiceway.adapters.s3_payloads import S3Payloads
 from sluiceway.adapters.secrets_manager_webhooks import SecretsManagerWebhooks
 from sluiceway.adapters.sqs_queue import SQSJobQueue
 from sluiceway.adapters.sqs_webhooks import SQSWebhooks
-from sluiceway.bootstrap import SEND_CONFIG, SystemClock, packaged_catalogue
+from sluiceway.bootstrap import SEND_CONFIG, SystemClock, packaged_text
 from sluiceway.domain import catalogue as catalogues
 from sluiceway.domain.catalogue import Catalogue
 from sluiceway.domain.job import Job, JobError
@@ -44,6 +45,7 @@ from sluiceway.ports import (
     Backlogs,
     Clock,
     DueJobs,
+    EventBus,
     Flags,
     Gates,
     JobLists,
@@ -63,7 +65,7 @@ from sluiceway_cli.dead_letters import DeadLetters
 from sluiceway_cli.dlq import Operator
 from sluiceway_cli.logs import OUTPUTS, FunctionLogs
 from sluiceway_cli.pauses import Lane, find_lane
-from sluiceway_cli.records import Recorder, local_actor
+from sluiceway_cli.records import Notifier, Recorder, local_actor
 
 LOCAL_FILE = Path(".sluiceway/local.json")
 KEY_VARIABLE = "SLUICEWAY_API_KEY"
@@ -177,6 +179,16 @@ class Target:
     def record(self) -> Recorder:
         """Writes an audit record of what a command did: action and subject."""
         return Recorder(self.audit, self.clock, lambda: self.actor)
+
+    @cached_property
+    def bus(self) -> EventBus:
+        """Where operators hear of what is switched."""
+        return EventBridgeEvents(self.client("events"), self._output("EventBusName"))
+
+    @cached_property
+    def notify(self) -> Notifier:
+        """Tells the bus of what a command switched: name, subject and facts."""
+        return Notifier(self.bus, self.clock, lambda: self.actor)
 
     @cached_property
     def actor(self) -> str:
@@ -336,7 +348,14 @@ class Target:
     def catalogue(self) -> Catalogue:
         """What is in force; before the first push, what is packaged."""
         text = self.catalogue_profile.running_text()
-        return packaged_catalogue() if text is None else catalogues.parse(text)
+        return catalogues.parse(packaged_text() if text is None else text)
+
+    def lease_s(self) -> float:
+        """How long a worker's lease lasts, by the settings of the function."""
+        answer = self.client("lambda").get_function_configuration(
+            FunctionName=self._output("RunJobFunctionName")
+        )
+        return float(answer["Environment"]["Variables"]["LEASE_S"])
 
     def flags(self) -> Flags:
         """What is in force."""

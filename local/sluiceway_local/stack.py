@@ -224,13 +224,21 @@ def _push(
     target = Target(
         api_url="", outputs=outputs, endpoint_url=endpoint_url, region=REGION, vendor_url=vendor_url
     )
-    in_force = target.catalogue_profile.running_text()
+    profile = target.catalogue_profile
+    seen = profile.history()
+    latest = seen.under_way or seen.running
+    in_force = None if latest is None else profile.text(latest.version)
     text = with_vendor(given or in_force or DEFAULT_CATALOGUE.read_text(), vendor_url)
     vendors = catalogues.parse(text).vendors.values()
     _make_secrets(endpoint_url, {vendor.api_key_secret for vendor in vendors} - {""})
     if text != in_force:
-        target.catalogue_profile.push(
-            text, target.rollout_id(gradual=False), description="by: sluiceway local up"
+        if seen.under_way is not None:  # its text goes on in this one
+            seen = profile.take_back(seen.under_way, pause=time.sleep)
+        profile.push(
+            text,
+            target.rollout_id(gradual=False),
+            seen=seen,
+            description="by: sluiceway local up",
         )
 
 

@@ -1,15 +1,21 @@
-"""AppConfig's data plane, which moto lacks: answers the clients of a session."""
+"""AppConfig, which moto lacks: its data plane for the clients of a session, and MiniStack's own
+control plane without a server."""
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs, urlsplit
 
+import urllib3
 from botocore.awsrequest import AWSResponse
+from ministack.services import appconfig as ministack
 
 if TYPE_CHECKING:
     import boto3
+    from botocore.awsrequest import AWSPreparedRequest
 
 
 class FakeAppConfig:
@@ -49,3 +55,34 @@ class FakeAppConfig:
 
 def _answer(parsed: dict[str, Any]) -> tuple[AWSResponse, dict[str, Any]]:
     return AWSResponse("", 200, {}, None), parsed
+
+
+def emulated(session: boto3.Session) -> Any:
+    """A client of AppConfig whose calls MiniStack's code answers in this process, from nothing."""
+    ministack.reset()
+    client = session.client("appconfig")
+    client.meta.events.register("before-send.appconfig", _emulate)
+    return client
+
+
+def _emulate(request: AWSPreparedRequest, **_: Any) -> AWSResponse:
+    url = urlsplit(request.url)
+    body = request.body or b""
+    status, headers, content = asyncio.run(
+        ministack.handle_request(
+            request.method,
+            url.path,
+            {name.lower(): _text(value) for name, value in request.headers.items()},
+            body.encode() if isinstance(body, str) else bytes(body),
+            parse_qs(url.query),
+        )
+    )
+    content = content.encode() if isinstance(content, str) else content
+    raw = urllib3.HTTPResponse(
+        io.BytesIO(content), headers=headers, status=status, preload_content=False
+    )
+    return AWSResponse(request.url, status, urllib3.HTTPHeaderDict(headers), raw)
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value

@@ -25,7 +25,7 @@ from tests.fakes.in_memory import (
     InMemoryState,
     World,
 )
-from tests.fakes.outside import FakeWebhookQueue, FakeWebhookSecrets
+from tests.fakes.outside import FakeBus, FakeWebhookQueue, FakeWebhookSecrets
 
 if TYPE_CHECKING:
     import pytest
@@ -37,6 +37,7 @@ class Desk(Target):
 
     world: World = field(default_factory=World)
     webhooks: FakeWebhookQueue = field(default_factory=FakeWebhookQueue)
+    events: FakeBus = field(default_factory=FakeBus)
 
     def __post_init__(self) -> None:
         clock = self.clock
@@ -44,6 +45,8 @@ class Desk(Target):
         self.__dict__.update(  # in place of the cached properties
             state=InMemoryState(self.world),
             audit=InMemoryAudit(self.world),
+            bus=self.events,
+            backlogs=InMemoryBacklogs(self.world),
             jobs=InMemoryJobs(self.world, clock=clock),
             job_lists=InMemoryJobLists(self.world),
             due_jobs=InMemoryDueJobs(self.world),
@@ -66,6 +69,12 @@ class Desk(Target):
     def done(self) -> list[tuple[str, str]]:
         """Action and subject of each record."""
         return [(record.action, record.subject) for record in self.world.audit]
+
+
+    @property
+    def told(self) -> list[tuple[str, str]]:
+        """Name and subject of each notice."""
+        return [(notice.detail_type, notice.subject) for notice in self.events.taken]
 
 
 def stand_at(monkeypatch: pytest.MonkeyPatch, desk: Target, *modules: str) -> None:

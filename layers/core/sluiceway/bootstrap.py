@@ -479,13 +479,16 @@ def invalidate_deps() -> Live[InvalidateDeps]:
     )
 
 
-def packaged_catalogue() -> "Catalogue":
+def packaged_text() -> str:
     """What holds until a catalogue is pushed: `sluiceway/catalogue.toml` of the layer."""
+    return resources.files("sluiceway").joinpath("catalogue.toml").read_text("utf-8")
+
+
+def packaged_catalogue() -> "Catalogue":
+    """`packaged_text`, parsed."""
     from sluiceway.domain import catalogue  # noqa: PLC0415
 
-    return catalogue.parse(
-        resources.files("sluiceway").joinpath("catalogue.toml").read_text("utf-8")
-    )
+    return catalogue.parse(packaged_text())
 
 
 def _configuration(

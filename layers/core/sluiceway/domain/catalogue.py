@@ -24,6 +24,10 @@ MAX_RETENTION_H = 14 * 24
 hard TTL, its time as a stale answer, and the retention of a job that it completed last."""
 
 
+VENDOR_SECRETS = "sluiceway/vendors/"
+"""How the names of the vendors' secrets begin: workers may read no others (template.yaml)."""
+
+
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 

@@ -22,6 +22,17 @@ FEATURES: Mapping[str, bool] = {
 SUBJECTS = ("model", "tenant")
 """For what a feature may be switched apart from its default."""
 
+ASKED_FOR: Mapping[str, tuple[str, ...]] = {
+    "submit": ("model", "tenant"),
+    "bypass": ("model", "tenant"),
+    "batches": ("tenant",),
+    "openai": ("tenant",),
+    "webhooks": ("tenant",),
+    "refresh": ("model",),
+    "degraded": (),
+}
+"""Which of them each feature is looked at for: an exception of another kind would do nothing."""
+
 Document = dict[str, Any]
 
 
@@ -37,6 +48,8 @@ def switched(document: Document, feature: str, *, on: bool, subject: str = "") -
         new[feature] = {"default": on}
     else:
         kind, name = _parts(subject)
+        if kind not in ASKED_FOR[feature]:
+            raise ValueError(f"{feature} can't be switched for one {kind} alone")
         default = _default(document, feature)
         names = exceptions(document, feature).get(kind, frozenset())
         names = names - {name} if on is default else names | {name}
