@@ -24,6 +24,9 @@ LOOKS = 60
 """At a deployment that is ending, a second apart."""
 
 
+OVERTAKEN = "somebody else changed it meanwhile, so nothing was done: look, and try again"
+
+
 class OvertakenError(RuntimeError):
     """Somebody else changed it meanwhile, or is still deploying: nothing was done."""
 
@@ -176,12 +179,7 @@ class Profile:
         No alarm prevents that. Raises OvertakenError when it takes more than a minute.
         """
         if deployment.state != "ROLLING_BACK":
-            self.client.stop_deployment(
-                ApplicationId=self.application_id,
-                EnvironmentId=self.environment_id,
-                DeploymentNumber=deployment.number,
-                AllowRevert=True,
-            )
+            self._stop(deployment)
         for _ in range(LOOKS):
             if self.deployment(deployment.number).state in TAKEN_BACK:
                 return self.history()
@@ -200,12 +198,13 @@ class Profile:
     def _require(self, seen: History) -> None:
         """A deployment that was taken back leaves no number, so this is looked at, too."""
         if not self.history().same_as(seen):
-            raise OvertakenError("somebody else is at it; nothing was done: look, and try again")
+            raise OvertakenError(OVERTAKEN)
 
     def _deploy(
         self, version: int, rollout_id: str, *, seen: History, description: str
     ) -> Deployment:
-        # AppConfig refuses when another deployment was begun after the one of this number.
+        # AppConfig refuses when another deployment was begun after the one of this number. The
+        # first has none to name.
         after = {"LatestDeploymentNumber": seen.latest} if seen.latest else {}
         try:
             answer = self.client.start_deployment(
@@ -220,10 +219,20 @@ class Profile:
         except ClientError as error:
             if error.response["Error"]["Code"] != "ConflictException":
                 raise
-            raise OvertakenError(
-                "somebody else changed it meanwhile; nothing was done: look, and try again"
-            ) from None
-        return _deployment(answer)
+            raise OvertakenError(OVERTAKEN) from None
+        deployment = _deployment(answer)
+        if not seen.latest and deployment.number != 1:  # two first ones at once
+            self._stop(deployment)
+            raise OvertakenError(OVERTAKEN)
+        return deployment
+
+    def _stop(self, deployment: Deployment) -> None:
+        self.client.stop_deployment(
+            ApplicationId=self.application_id,
+            EnvironmentId=self.environment_id,
+            DeploymentNumber=deployment.number,
+            AllowRevert=True,
+        )
 
 
 def _deployment(item: Mapping[str, Any]) -> Deployment:

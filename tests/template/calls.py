@@ -99,6 +99,7 @@ DEPS: dict[str, tuple[Any, tuple[type, ...]]] = {
         bootstrap.invalidate_deps,
         (bootstrap.InvalidateDeps, Invalidator),
     ),
+    "CheckCatalogueFunction": (bootstrap.check_deps, (bootstrap.CheckDeps,)),
 }
 """Of each function: its builder, and the classes whose fields are the ports it has."""
 

@@ -171,7 +171,7 @@ def test_every_verb_that_a_function_uses_was_run(
 ) -> None:
     asked, calls = calls_of(function), calls_with[backend]
 
-    assert asked
+    assert bool(asked) is (function != "CheckCatalogueFunction")  # which asks AWS for nothing
     assert {(verb, names) for verb, names in asked if not calls.has_run(verb, names)} == set()
 
 

@@ -70,7 +70,6 @@ class Desk(Target):
         """Action and subject of each record."""
         return [(record.action, record.subject) for record in self.world.audit]
 
-
     @property
     def told(self) -> list[tuple[str, str]]:
         """Name and subject of each notice."""

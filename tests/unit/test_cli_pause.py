@@ -302,6 +302,15 @@ def test_model_that_the_catalogue_lacks_is_refused(desk: Desk) -> None:
     assert (desk.world.gates, desk.done) == ({}, [])
 
 
+def test_model_of_a_stack_on_aws_is_looked_for_in_the_catalogue_in_force(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_desk(monkeypatch, replace(desk, local=False))
+
+    assert "the catalogue has no model 'x'" in run("pause", "model:x").stderr
+    assert "model:big is paused" in run("pause", "model:big").stdout
+
+
 # ------------------------------------------------------------------------------------ tenants
 
 
@@ -332,6 +341,28 @@ def test_tenant_without_a_key_is_paused_with_a_word_of_warning(desk: Desk) -> No
     assert known.stderr == ""
     assert "No API key is of this tenant" in unknown.stderr
     assert desk.world.paused_tenants == {"acme", "amce"}
+
+
+# ------------------------------------------------------------------------------------ notices
+
+
+@pytest.mark.parametrize("subject", ["lane:batch", "model:big", "tenant:acme"])
+def test_operators_are_notified_of_a_pause_and_its_end_once(desk: Desk, subject: str) -> None:
+    for command in ("pause", "pause", "resume", "resume"):
+        run(command, subject)
+
+    assert desk.told == [("PauseBegan", subject), ("PauseEnded", subject)]
+    assert {notice.actor for notice in desk.events.taken} == {"user:ann"}
+
+
+def test_pause_that_nobody_is_notified_of_holds_all_the_same(desk: Desk) -> None:
+    desk.events.refusals.append(1)
+
+    result = run("pause", "tenant:acme")
+
+    assert result.exit_code == 0
+    assert "Nobody was notified: PauseBegan of tenant:acme" in result.stderr
+    assert desk.world.paused_tenants == {"acme"}
 
 
 # ------------------------------------------------------------------------------------ the list

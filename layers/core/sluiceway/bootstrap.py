@@ -211,6 +211,14 @@ class DeliverDeps:
     telemetry: PowertoolsTelemetry
 
 
+@dataclass(frozen=True, slots=True)
+class CheckDeps:
+    """What the validator of catalogues works with."""
+
+    lease_s: float
+    telemetry: PowertoolsTelemetry
+
+
 @cache
 def authorize_deps() -> AuthorizeDeps:
     """For functions/authorize."""
@@ -477,6 +485,13 @@ def invalidate_deps() -> Live[InvalidateDeps]:
         lambda: (catalogue_now(),),
         lambda catalogue: InvalidateDeps(invalidator, catalogue, telemetry),
     )
+
+
+@cache
+def check_deps() -> CheckDeps:
+    """For functions/check_catalogue."""
+    settings = Settings.from_environment("lease_s")
+    return CheckDeps(settings.lease_s, PowertoolsTelemetry())
 
 
 def packaged_text() -> str:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sluiceway.domain.webhook import rfc3339
+from sluiceway.domain.times import rfc3339
 
 SOURCE = "sluiceway.ops"
 
