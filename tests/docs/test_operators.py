@@ -27,7 +27,7 @@ from tests.fakes.in_memory import InMemoryCache, InMemoryPayloads, InMemoryState
 if TYPE_CHECKING:
     from tests.fakes.in_memory import FakeClock, World
 
-ACTION = r"(?:cache|key|dlq|job|pause|webhook)\.[a-z]+"
+ACTION = r"(?:cache|catalogue|flags|key|dlq|job|pause|webhook)\.[a-z]+"
 
 
 def test_members_of_an_entry_are_documented(world: World, clock: FakeClock) -> None:
