@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from click.testing import CliRunner
 from sluiceway.domain.backlog import Backlog, Group
 from sluiceway_cli.configurations import OvertakenError
+from sluiceway_cli.main import cli
 from sluiceway_cli.rollouts import EFFECTIVE_WITHIN_S
 
 from tests.fakes.in_memory import NOW_MS, FakeClock
@@ -439,3 +441,19 @@ def test_rollback_that_nobody_confirms_does_nothing(desk: Desk) -> None:
 def test_rollback_before_the_first_push_has_nothing_to_do(desk: Desk) -> None:
     assert "no version before" in run("catalogue", "rollback", "--yes").stderr
     assert desk.done == []
+
+
+# ------------------------------------------------------------------------------------ a terminal
+
+
+@pytest.mark.parametrize(("answer", "pushed"), [("y\n", True), ("n\n", False), ("", False)])
+def test_push_on_a_terminal_asks_after_it_told_the_changes(
+    desk: Desk, file: Path, monkeypatch: pytest.MonkeyPatch, answer: str, *, pushed: bool
+) -> None:
+    monkeypatch.setattr("click.testing._NamedTextIOWrapper.isatty", lambda _: True)
+
+    result = CliRunner().invoke(cli, ["catalogue", "push", str(file), "--now"], input=answer)
+
+    assert result.stdout.index("2 changes.") < result.stdout.index("Push it?")
+    assert (result.exit_code == 0) is pushed
+    assert bool(states(desk.catalogue_profile)) is pushed
