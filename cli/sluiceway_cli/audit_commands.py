@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 from sluiceway.domain import ids
-from sluiceway.http import rfc3339
+from sluiceway.domain.times import rfc3339
 
 from sluiceway_cli import console, records
 from sluiceway_cli.target import Target, find_target

@@ -7,7 +7,7 @@ from typing import Any
 
 from sluiceway.domain import ids
 from sluiceway.domain.job import Job, JobStatus
-from sluiceway.http import rfc3339
+from sluiceway.domain.times import rfc3339
 from sluiceway.ports import Clock, JobLists
 
 from sluiceway_cli.api import Api

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from sluiceway.domain.gate import Gate
 from sluiceway.domain.job import Job, JobError, JobStatus
-from sluiceway.http import rfc3339
+from sluiceway.domain.times import rfc3339
 
 from sluiceway_cli.times import age
 

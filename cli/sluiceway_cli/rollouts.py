@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 from sluiceway.adapters.appconfig import KEPT_MS
-from sluiceway.http import rfc3339
+from sluiceway.domain.times import rfc3339
 
 from sluiceway_cli.configurations import Deployment, Profile
 from sluiceway_cli.target import Target

@@ -16,7 +16,7 @@ from sluiceway.domain.catalogue import Catalogue, Service
 from sluiceway.domain.errors import SluicewayError
 from sluiceway.domain.gate import Gate, Limits
 from sluiceway.domain.job import DUE_SHARDS, LANES, OPEN, JobStatus
-from sluiceway.http import rfc3339
+from sluiceway.domain.times import rfc3339
 from sluiceway.ports import IndexedJob, ServiceState
 
 from sluiceway_cli import pauses

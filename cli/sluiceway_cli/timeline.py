@@ -13,8 +13,8 @@ from botocore.exceptions import BotoCoreError, ClientError
 from sluiceway.domain import ids
 from sluiceway.domain.errors import SluicewayError
 from sluiceway.domain.job import Job, JobError, JobStatus
+from sluiceway.domain.times import rfc3339
 from sluiceway.domain.webhook import DELIVERY_PREFIX
-from sluiceway.http import rfc3339
 from sluiceway.ports import AuditLog, AuditRecord, DeliveryLog, WebhookEndpoints
 
 from sluiceway_cli.logs import OUTPUTS, FunctionLogs, Line

@@ -46,7 +46,6 @@ class Desk(Target):
             state=InMemoryState(self.world),
             audit=InMemoryAudit(self.world),
             bus=self.events,
-            backlogs=InMemoryBacklogs(self.world),
             jobs=InMemoryJobs(self.world, clock=clock),
             job_lists=InMemoryJobLists(self.world),
             due_jobs=InMemoryDueJobs(self.world),
