@@ -143,7 +143,7 @@ def _tell_checked(checked: Checked) -> None:
     _warn(checked.warnings)
     if checked.faults or checked.catalogue is None:
         return
-    held = ", ".join(f"{number} {name}" for name, number in _held(checked.catalogue).items())
+    held = ", ".join(f"{name} {number}" for name, number in _held(checked.catalogue).items())
     click.echo(f"It is right: {held}.")
     if checked.lease_s is not None:
         click.echo(f"Its times fit into the workers' lease of {checked.lease_s:g} s.")
@@ -356,8 +356,10 @@ def show(stack: str | None, version: int | None, as_json: bool) -> None:  # noqa
     with console.errors_told(as_json=as_json):
         profile = find_target(stack).catalogue_profile
         if version is None:
-            running = profile.history().running
-            text, version = _text_in_force(profile, running), _version(running)
+            seen = profile.history()
+            text, version = _text_in_force(profile, seen.running), _version(seen.running)
+            if (coming := seen.under_way) is not None:
+                click.echo(f"Version {coming.version} is on its way; this is {version}.", err=True)
         else:
             text = profile.text(version)
         if as_json:

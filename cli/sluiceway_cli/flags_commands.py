@@ -45,7 +45,8 @@ def show(stack: str | None, as_json: bool) -> None:  # noqa: FBT001
                 {
                     "version": seen.running.version if seen.running else 0,
                     "features": [_feature_row(document, feature) for feature in flags.FEATURES],
-                    "under_way": seen.under_way and deployment_row(seen.under_way),
+                    "under_way": seen.under_way
+                    and deployment_row(profile.deployment(seen.under_way.number)),
                 }
             )
             return
@@ -54,6 +55,8 @@ def show(stack: str | None, as_json: bool) -> None:  # noqa: FBT001
             click.echo(
                 f"{feature:<10} {changes.state(document, feature)}" + ("" if usual else "  *")
             )
+        if seen.running is not None:
+            click.echo(f"Version {seen.running.version} is in force.")
         if seen.under_way is not None:
             click.echo(f"Version {seen.under_way.version} is on its way: {_far(seen.under_way)}.")
             _tell_changes(changes.of_flags(document, coming))

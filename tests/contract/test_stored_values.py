@@ -84,6 +84,7 @@ def a_full_job() -> Job:
         started_at_epoch_ms=NOW_MS + 2,
         queue_wait_ms=3,
         called_at_epoch_ms=NOW_MS + 3,
+        lost_nanos=600_000,
         not_before_epoch_ms=NOW_MS + 4,
         parked=True,
         slot_at_epoch_ms=NOW_MS + 4,

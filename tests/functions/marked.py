@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import boto3
 from moto import mock_aws
 from sluiceway import bootstrap
-from sluiceway.domain import api_key, catalogue
+from sluiceway.domain import api_key
 from sluiceway.ports import PartnerKey
 from sluiceway_local.simulator import Simulator
 
@@ -33,6 +33,7 @@ from functions.invalidate_cache import app as invalidate_cache
 from functions.publish_events import app as publish_events
 from functions.run_job import app as run_job
 from functions.sweep_jobs import app as sweep_jobs
+from tests.fakes.appconfig import FakeAppConfig
 from tests.functions.stage import request, sample
 from tests.template.calls import make_resources
 from tests.unit.logs import a_context
@@ -253,13 +254,14 @@ def play_the_unexpected(cast: Cast, job: dict[str, Any]) -> None:
     """Errors that nobody expects, in each function that works on what is secret."""
     cast.ask("POST", "/jobs", job)
     run = bootstrap.run_deps()
-    broken_run = replace(run, worker=replace(run.worker, vendors=BROKEN_CALL))
+    broken_worker = replace(run.worker(), vendors=BROKEN_CALL)
+    broken_run = replace(run, worker=lambda: broken_worker)
     cast.run(
         "InteractiveQueue",
         lambda event, context: run_job.handle(event, context, broken_run),
         "run_job",
     )
-    deliver = bootstrap.deliver_deps()
+    deliver = bootstrap.deliver_deps().now()
     broken_courier = replace(deliver, courier=replace(deliver.courier, webhook_client=BROKEN))
     cast.publish()
     cast.run(
@@ -267,7 +269,7 @@ def play_the_unexpected(cast: Cast, job: dict[str, Any]) -> None:
         lambda event, context: deliver_webhook.handle(event, context, broken_courier),
         "deliver_webhook",
     )
-    deps = bootstrap.api_deps()
+    deps = bootstrap.api_deps().now()
     broken_api = replace(deps, submitter=replace(deps.submitter, jobs=BROKEN))
     event = request("POST", "/jobs", headers={"Authorization": f"Bearer {API_KEY}"})
     event["body"] = json.dumps({**job, "input": f"again {PROMPT}"})
@@ -311,7 +313,7 @@ def main(report_to: Path) -> None:
         session = boto3.Session()
         boto3.DEFAULT_SESSION = session
         os.environ.update({**make_resources(session, "dynamodb"), "TARGET": "local"})
-        bootstrap.packaged_catalogue = lambda: catalogue.parse(CATALOGUE.format(url=sim.url))
+        FakeAppConfig(session, catalogue=CATALOGUE.format(url=sim.url), flags="{}")
         secrets = session.client("secretsmanager")
         secrets.put_secret_value(SecretId="sluiceway/vendors/vendor", SecretString=VENDOR_KEY)
         secrets.put_secret_value(SecretId="WebhookMaster", SecretString=MASTER)
@@ -319,8 +321,7 @@ def main(report_to: Path) -> None:
         key = PartnerKey(hashed, api_key.key_id(hashed), "acme", api_key.SCOPES, 0)
         bootstrap.authorize_deps().keys.add(key)
         session.events.register("provide-client-params", report.hear)
-        deps = bootstrap.run_deps()
-        vendors = deps.worker.vendors
+        vendors: Any = bootstrap.run_deps().worker().vendors
         play(Cast(report), hook)
         vendors.close()
     report_to.write_text(json.dumps(vars(report)))

@@ -146,3 +146,19 @@ def test_delivery_is_counted_by_tenant(desk: Desk, capsys: pytest.CaptureFixture
     (line,) = log_lines(written)
     assert line["correlation_id"] == "corr-1"
     assert "hooks.partner.example" not in json.dumps(written)
+
+
+def test_suppressed_webhook_is_done_with_and_counted_by_tenant(
+    desk: Desk, capsys: pytest.CaptureFixture[str]
+) -> None:
+    desk.stage.flags.exceptions["webhooks", "tenant:acme"] = False
+
+    kept = desk.deliver(a_message())
+
+    assert kept == []
+    assert desk.client.posts == []
+    written = output(capsys)
+    (metrics,) = metric_lines(written)
+    assert metrics["WebhooksSuppressed"] == [1.0]
+    assert metrics["tenant"] == "acme"
+    assert [line["message"] for line in log_lines(written)] == ["webhook_suppressed"]

@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING, Any
 import boto3
 from moto import mock_aws
 from sluiceway import bootstrap
-from sluiceway.domain.catalogue import parse
 from sluiceway_local.simulator import Simulator
 
 from functions.api import app as api
 from functions.run_job import app as run_job
+from tests.fakes.appconfig import FakeAppConfig
 from tests.functions.stage import INTERACTIVE_ARN, request
 from tests.template.calls import make_resources
 from tests.unit.logs import a_context
 
 if TYPE_CHECKING:
-    from sluiceway.domain.catalogue import Catalogue, Vendor
+    from sluiceway.domain.catalogue import Vendor
     from sluiceway.ports import VendorAnswer, VendorCall
 
 SECRET = "hunter2"  # what must be nowhere
@@ -37,19 +37,17 @@ ROOTS = {
 }
 
 
-def catalogue(base_url: str) -> Catalogue:
-    return parse(
-        f"""
-        [vendors.simulator]
-        base_url = "{base_url}"
-        api_key_secret = "sluiceway/vendors/vendor"
-        [models.demo-chat]
-        vendor = "simulator"
-        vendor_model = "sim-chat-1"
-        version = "1"
-        requests_per_minute = 600
-        """
-    )
+CATALOGUE = """
+[vendors.simulator]
+base_url = "{url}"
+api_key_secret = "sluiceway/vendors/vendor"
+
+[models.demo-chat]
+vendor = "simulator"
+vendor_model = "sim-chat-1"
+version = "1"
+requests_per_minute = 600
+"""
 
 
 class Explodes:
@@ -97,13 +95,12 @@ def run(deps: Any, record: dict[str, Any]) -> None:
 def main() -> None:
     """Prints `header_of_row`, `header_of_message`, `job_id` and `vendor_headers`."""
     with mock_aws(), Simulator() as sim:
-        session = boto3.Session()
+        session = boto3.DEFAULT_SESSION = boto3.Session()
         os.environ.update(make_resources(session, "dynamodb"))
         sqs, queue_url = session.client("sqs"), os.environ["INTERACTIVE_QUEUE_URL"]
-        known = catalogue(sim.url)
-        api_deps, run_deps = bootstrap.api_deps(), bootstrap.run_deps()
-        api_deps = replace(api_deps, submitter=replace(api_deps.submitter, catalogue=known))
-        run_deps = replace(run_deps, worker=replace(run_deps.worker, catalogue=known))
+        FakeAppConfig(session, catalogue=CATALOGUE.format(url=sim.url), flags="{}")
+        api_deps, run_deps = bootstrap.api_deps().now(), bootstrap.run_deps()
+        worker = run_deps.worker()
 
         traced("api")
         job_id = submit(api_deps, "first")
@@ -114,13 +111,14 @@ def main() -> None:
         traced("unsampled", sampled=0)
         submit(api_deps, "second")
         traced("failure")
-        exploding = replace(run_deps, worker=replace(run_deps.worker, vendors=Explodes()))
+        broken = replace(worker, vendors=Explodes())
+        exploding = replace(run_deps, worker=lambda: broken)
         run(exploding, message_of(sqs, queue_url))
 
         traced("unsampled", sampled=0)
         submit(api_deps, "third")
         run(run_deps, message_of(sqs, queue_url))
-        job = run_deps.worker.jobs.get("acme", job_id)
+        job = worker.jobs.get("acme", job_id)
         seen = {
             "job_id": job_id,
             "status": job and job.status,
@@ -129,7 +127,7 @@ def main() -> None:
             "vendor_headers": sim.ledger.snapshot()["headers"]["names"],
             "vendor_calls": sim.ledger.snapshot()["calls"],
         }
-        run_deps.worker.vendors.close()  # type: ignore[attr-defined]
+        worker.vendors.close()  # type: ignore[attr-defined]
     sys.stdout.write(json.dumps(seen) + "\n")
 
 

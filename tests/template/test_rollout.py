@@ -123,7 +123,12 @@ def test_versions_of_the_past_stay(function: str) -> None:
 def test_whatever_calls_a_function_calls_its_alias(kind: str) -> None:
     aliases = [alias_of(function) for function in FUNCTIONS]
 
-    called = [named for of in render().of_type(kind).values() for named in CALLERS[kind](of)]
+    called = [
+        named
+        for of in render().of_type(kind).values()
+        if of.get("Principal") != "appconfig.amazonaws.com"  # a validator is a function, no alias
+        for named in CALLERS[kind](of)
+    ]
 
     assert called
     assert [named for named in called if named not in aliases] == []

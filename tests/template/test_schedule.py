@@ -85,6 +85,7 @@ def test_sweeper_sees_the_lanes_and_the_stores_and_no_results() -> None:
         "INTERACTIVE_QUEUE_URL": "InteractiveQueue",
         "BATCH_QUEUE_URL": "BatchQueue",
         "CONFIGURATION": "Configuration",
+        "EVENT_BUS": "EventBus",
     }
 
 

@@ -21,13 +21,14 @@ NO_TLS = {"Bool": {"aws:SecureTransport": "false"}}
 
 ENCRYPTED_BY_AWS = {
     *("AWS::Logs::LogGroup", "AWS::SecretsManager::Secret", "AWS::Events::EventBus"),
-    "AWS::ElastiCache::ServerlessCache",
+    *("AWS::ElastiCache::ServerlessCache", "AWS::AppConfig::ConfigurationProfile"),
 }
 """Always, and with no way to say no; a key of one's own is all that can be chosen."""
 
 HOLDS_NOTHING = re.compile(
     r"AWS::(ApiGateway|CloudWatch|CodeDeploy|EC2|IAM|Lambda|Scheduler|WAFv2)::\w+"
-    r"|AWS::(Events::Rule|S3::BucketPolicy|SQS::QueuePolicy)"
+    r"|AWS::AppConfig::(Application|DeploymentStrategy|Environment)"
+    r"|AWS::(Events::Rule|Logs::MetricFilter|S3::BucketPolicy|SQS::QueuePolicy)"
 )
 """Of partners' data, that is."""
 

@@ -411,17 +411,6 @@ def test_invalidate_refuses_a_model_that_the_catalogue_lacks(
     assert (desk.world.epochs, desk.world.audit) == ({}, [])
 
 
-@mock_aws
-def test_invalidate_on_aws_looks_into_the_catalogue_in_force(on_aws: Desk) -> None:
-    unknown = run("cache", "invalidate", "--model", "zzz")
-    model = run("cache", "invalidate", "--model", "demo-chat")
-    tenant = run("cache", "invalidate", "--tenant", "zzz")
-
-    assert "the catalogue has no model 'zzz'" in unknown.stderr
-    assert (model.exit_code, tenant.exit_code) == (0, 0)
-    assert on_aws.world.epochs.keys() == {"model:demo-chat", "tenant:zzz"}
-
-
 # ------------------------------------------------------------------------------------ clocks
 
 

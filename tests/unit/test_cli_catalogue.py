@@ -63,7 +63,7 @@ def test_check_says_what_a_right_catalogue_holds(desk: Desk, file: Path) -> None
         "models": 1,
         "tenants": 0,
     }
-    assert "1 vendors, 1 models, 0 tenants" in run("catalogue", "check", str(file)).stdout
+    assert "vendors 1, models 1, tenants 0." in run("catalogue", "check", str(file)).stdout
     assert states(desk.catalogue_profile) == []
 
 
@@ -331,7 +331,9 @@ def test_show_prints_what_is_in_force_or_a_version(desk: Desk) -> None:
     desk.deployed(desk.catalogue_profile, THIRD, gradual=True)
 
     assert packaged.startswith("# The packaged catalogue")
-    assert run("catalogue", "show").stdout == SECOND
+    shown = run("catalogue", "show")
+    assert shown.stdout == SECOND
+    assert shown.stderr == "Version 3 is on its way; this is 2.\n"
     assert run("catalogue", "show", "--version", "1").stdout == FIRST
     assert told("catalogue", "show") == {"version": 2, "text": SECOND}
     assert "no version 9" in run("catalogue", "show", "--version", "9").stderr

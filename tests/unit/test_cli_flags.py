@@ -202,8 +202,10 @@ def test_show_tells_each_feature_and_what_is_on_its_way() -> None:
     }
     assert others == USUAL[1:]
     assert (shown["version"], shown["under_way"]["version"]) == (2, 3)
+    assert shown["under_way"]["by"] == "user:ann"
     lines = run("flags", "show").stdout.splitlines()
     assert lines[0].split("  ")[0] == "submit"
     assert "on, but off for model:chat tenant:acme  *" in lines[0]
+    assert lines[-3] == "Version 2 is in force."
     assert lines[-2].startswith("Version 3 is on its way: DEPLOYING")
     assert lines[-1] == "degraded: off -> on"

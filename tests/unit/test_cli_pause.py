@@ -302,15 +302,6 @@ def test_model_that_the_catalogue_lacks_is_refused(desk: Desk) -> None:
     assert (desk.world.gates, desk.done) == ({}, [])
 
 
-def test_model_of_a_stack_on_aws_is_looked_for_in_the_catalogue_in_force(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    at_desk(monkeypatch, replace(desk, local=False))
-
-    assert "the catalogue has no model 'x'" in run("pause", "model:x").stderr
-    assert "model:big is paused" in run("pause", "model:big").stdout
-
-
 # ------------------------------------------------------------------------------------ tenants
 
 

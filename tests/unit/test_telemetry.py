@@ -40,8 +40,8 @@ METRICS = set(
     CacheStale QueueWait QueueDepth OldestJobAge ProcessingTime VendorLatency VendorErrors Retries
     LeaseAcquired LeaseReleased LeaseContention LeaseLost GateWait GateClosed Parked
     WorkerUtilisation Degraded DegradedSeconds CostEstimate SweeperResent
-    WebhooksDelivered WebhookErrors CacheUnreachable VendorQuotaExhausted WorkersIdle
-    ConfigurationKept UnexpectedErrors
+    WebhooksDelivered WebhookErrors WebhooksSuppressed CacheUnreachable VendorQuotaExhausted
+    WorkersIdle ConfigurationKept UnexpectedErrors
     """.split()  # noqa: SIM905 - as the contract has it
 )
 
