@@ -33,7 +33,7 @@ ASKED_FOR = {
     *("OldestJobAlarm", "DeadLettersAlarm", "WebhookDeadLettersAlarm", "UnpublishedEventsAlarm"),
     *("InvalidationsAlarm", "ErrorRateAlarm", "ContentionAlarm", "RetriesAlarm", "SweeperAlarm"),
     *("UtilisationAlarm", "IdleWorkersAlarm", "RecursionAlarm", "CostAlarm", "DegradedAlarm"),
-    *("VendorQuotaAlarm", "CacheUnreachableAlarm", "UnexpectedErrorsAlarm"),
+    *("VendorQuotaAlarm", "CacheUnreachableAlarm", "UnexpectedErrorsAlarm", "ConfigurationAlarm"),
 }
 
 
