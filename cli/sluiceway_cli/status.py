@@ -4,6 +4,7 @@ Everything is read from tables and queues, bounded in rows and in time. A part t
 None, and `unknown` says why; it never keeps the others from being told.
 """
 
+import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -11,6 +12,7 @@ from itertools import groupby
 from typing import Any, TypeVar
 
 from botocore.exceptions import BotoCoreError, ClientError
+from sluiceway.domain import flags
 from sluiceway.domain.backlog import Backlog, Pace
 from sluiceway.domain.catalogue import Catalogue, Service
 from sluiceway.domain.errors import SluicewayError
@@ -20,6 +22,7 @@ from sluiceway.domain.times import rfc3339
 from sluiceway.ports import IndexedJob, ServiceState
 
 from sluiceway_cli import pauses
+from sluiceway_cli.configurations import History
 from sluiceway_cli.counts import Counted
 from sluiceway_cli.pauses import Lane
 from sluiceway_cli.target import Target
@@ -98,6 +101,8 @@ class Looker:
             name: self._try(f"queue {name}", partial(self._messages, output), service="sqs")
             for name, output in QUEUES.items()
         }
+        versions = self._try("versions", self._versions)
+        switched = self._try("flags", self._switched)
         traffic = self._try(
             "traffic",
             lambda: _traffic(
@@ -106,7 +111,7 @@ class Looker:
         )
         document: Document = {
             "at": rfc3339(now_ms),
-            "installation": installation(self.target, catalogue),
+            "installation": installation(self.target, catalogue, versions or {}),
             "degraded": None if state is None else _degraded(state, now_ms),
             "counted_all": whole,
             "lanes": lanes,
@@ -114,6 +119,7 @@ class Looker:
             "traffic": traffic,
             "queues": queues,
             "paused": _paused(state, models, lanes),
+            "switched": switched,
             "unknown": self._unknown,
         }
         return {"problems": _problems(document, known.service), **document}
@@ -135,6 +141,22 @@ class Looker:
             if service is not None and isinstance(error, BotoCoreError):
                 self._deaf[service] = str(error)
         return None
+
+    def _versions(self) -> dict[str, str]:
+        """Of the catalogue and of the flags: which is in force, and which is on its way."""
+        return {
+            name: _version(profile.history())
+            for name, profile in (
+                ("catalogue", self.target.catalogue_profile),
+                ("flags", self.target.flags_profile),
+            )
+        }
+
+    def _switched(self) -> list[str]:
+        """The features that aren't as they come."""
+        running = self.target.flags_profile.history().running
+        text = "{}" if running is None else self.target.flags_profile.text(running.version)
+        return flags.told(json.loads(text))
 
     def _state(self) -> ServiceState:
         return self.target.state.read()
@@ -232,14 +254,23 @@ _ATTRIBUTES = {
 _COUNTS = ("open", "waiting", "parked", "processing", "oldest_age_s")
 
 
-def installation(target: Target, catalogue: Catalogue | None) -> list[dict[str, str]]:
+def _version(history: History) -> str:
+    running, coming = history.running, history.under_way
+    told = "nothing pushed" if running is None else f"version {running.version}"
+    if coming is not None:
+        told += f", version {coming.version} on its way ({coming.percentage:g} %)"
+    return told
+
+
+def installation(
+    target: Target, catalogue: Catalogue | None, versions: Mapping[str, str]
+) -> list[dict[str, str]]:
     """What is being looked at, as rows of `name` and `value`: what is deployed, and with what."""
     where = "this folder's local stack" if target.local else target.region or "AWS"
     rows = [{"name": "api", "value": f"{target.api_url} ({where})"}]
-    if catalogue is not None:
-        source = "of the local stack" if target.local else "that is packaged here"
-        count = len(catalogue.models)
-        rows.append({"name": "catalogue", "value": f"{count} models, {source}"})
+    for name, version in versions.items():
+        models = f", {len(catalogue.models)} models" if catalogue and name == "catalogue" else ""
+        rows.append({"name": name, "value": version + models})
     return rows
 
 
@@ -363,6 +394,7 @@ def _problems(document: Document, service: Service) -> list[Document]:
         *_of_models(document["models"] or ()),
         *_of_traffic(document["traffic"]),
         *_of_pauses(document),
+        *(_problem("warning", text, "sluiceway flags show") for text in document["switched"] or ()),
         *_of_unknown(document["unknown"]),
     ]
     return sorted(found, key=lambda one: one["level"] != "bad")

@@ -11,11 +11,13 @@ import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError
 from rich.console import Console
 from sluiceway.domain import catalogue as catalogues
+from sluiceway.domain import flags
 from sluiceway.domain import job as transitions
 from sluiceway.domain.gate import Gate
 from sluiceway.domain.ticket import Ticket
 from sluiceway_cli import status as statuses
 from sluiceway_cli import status_commands
+from sluiceway_cli.configurations import Deployment, History
 from sluiceway_cli.counts import Counted
 from sluiceway_cli.status import Looker
 from sluiceway_cli.target import Target
@@ -78,11 +80,28 @@ class Aws:
         return {"Attributes": counts}
 
     def list_event_source_mappings(self, **request: str) -> dict[str, Any]:
-        return {"EventSourceMappings": [{"UUID": request["EventSourceArn"]}]}
+        arn = request["EventSourceArn"]
+        function = "arn:aws:lambda:us-east-1:123456789012:function:run_job:live"
+        return {"EventSourceMappings": [{"UUID": arn, "FunctionArn": function}]}
 
     def get_event_source_mapping(self, **request: str) -> dict[str, Any]:
         state = self.states.get(request["UUID"].removeprefix("arn:"), "Enabled")
         return {"State": state, "ScalingConfig": {"MaximumConcurrency": 2}}
+
+
+@dataclass
+class Versions:
+    """What was deployed of a profile, newest first."""
+
+    history_of: tuple[Deployment, ...] = ()
+    content: str = "{}"
+
+    def history(self) -> History:
+        return History(self.history_of)
+
+    def text(self, version: int) -> str:
+        assert version == self.history().running.version  # type: ignore[union-attr]
+        return self.content
 
 
 @dataclass(frozen=True)
@@ -103,6 +122,11 @@ class Desk(desks.Desk):
         return job
 
 
+def with_parts(desk: Desk) -> None:
+    """In place of the cached properties."""
+    desk.__dict__.update(counts=Counts(), catalogue_profile=Versions(), flags_profile=Versions())
+
+
 @pytest.fixture
 def desk(monkeypatch: pytest.MonkeyPatch, clock: FakeClock) -> Desk:
     made = Desk(
@@ -112,9 +136,13 @@ def desk(monkeypatch: pytest.MonkeyPatch, clock: FakeClock) -> Desk:
         clock=clock,
         pause=clock.pause,
     )
-    made.__dict__["counts"] = Counts()
+    with_parts(made)
     stand_at(monkeypatch, made, "status_commands")
     return made
+
+
+def deployment(number: int, state: str, percentage: float = 100.0) -> Deployment:
+    return Deployment(number, number, state, percentage, "2026-01-01")
 
 
 def texts(document: dict[str, Any]) -> list[str]:
@@ -126,6 +154,33 @@ def processing(number: int, **changes: Any) -> Job:
     return transitions.started(
         job, fence=1, now_ms=NOW_MS, receives=1, function_ends_ms=NOW_MS + 100_000
     )
+
+
+# ------------------------------------------------------------------------------------ versions
+
+
+def test_status_tells_which_versions_are_in_force_and_on_their_way(desk: Desk) -> None:
+    desk.__dict__["catalogue_profile"] = Versions(
+        (deployment(3, "DEPLOYING", 40.0), deployment(2, "COMPLETE"))
+    )
+
+    rows = {row["name"]: row["value"] for row in told("status")["installation"]}
+
+    models = f"{len(CATALOGUE.models)} models"
+    assert rows["catalogue"] == f"version 2, version 3 on its way (40 %), {models}"
+    assert rows["flags"] == "nothing pushed"
+
+
+def test_status_warns_of_what_is_switched(desk: Desk) -> None:
+    document = flags.switched({}, "bypass", on=False)
+    document = flags.switched(document, "submit", on=False, subject="model:big")
+    document = flags.switched(document, "degraded", on=True)
+    desk.__dict__["flags_profile"] = Versions((deployment(1, "COMPLETE"),), json.dumps(document))
+
+    seen = told("status")
+
+    assert seen["switched"] == texts(seen)
+    assert seen["switched"] == ["submit is off for model big", "bypass is off", "degraded is on"]
 
 
 # ------------------------------------------------------------------------------------ parts
@@ -362,7 +417,7 @@ def test_status_of_a_stack_without_an_output_says_so(
     older = replace(
         desk, outputs={name: one for name, one in desk.outputs.items() if "Unpub" not in name}
     )
-    older.__dict__["counts"] = Counts()
+    with_parts(older)
     stand_at(monkeypatch, older, "status_commands")
 
     assert "deploy it again" in told("status")["unknown"]["queue unpublished"]
@@ -406,7 +461,7 @@ def watched(desk: Desk, clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> De
             raise KeyboardInterrupt
 
     made = replace(desk, pause=pause)
-    made.__dict__["counts"] = Counts()
+    with_parts(made)
     stand_at(monkeypatch, made, "status_commands")
     return made
 

@@ -18,7 +18,7 @@ from aws_xray_sdk.core.models.segment import Segment
 from aws_xray_sdk.core.models.subsegment import Subsegment
 from sluiceway.domain import job as transitions
 from sluiceway.domain.payload import Payload
-from sluiceway.telemetry import EVENTS, PowertoolsTelemetry, _TextlessEmitter, trace_header
+from sluiceway.telemetry import EVENTS, PowertoolsTelemetry, _WithoutTexts, trace_header
 
 from tests.fakes.in_memory import NOW_MS
 from tests.unit.logs import a_context, fresh_telemetry, log_lines, metric_lines, output
@@ -532,7 +532,7 @@ def test_trace_names_the_class_of_an_error_and_not_its_text() -> None:  # case A
     inner.add_subsegment(innermost)
     for one in (segment, inner, innermost):
         one.add_exception(ValueError("hunter2"), None)
-    emitter = _TextlessEmitter(
+    emitter = _WithoutTexts(
         SimpleNamespace(send_entity=lambda entity: sent.append(entity.serialize()))
     )
 
@@ -548,7 +548,7 @@ def test_trace_of_an_error_that_another_segment_holds_is_sent_as_it_is() -> None
     segment = Segment("worker")
     segment.cause = "53995c3f42cd8ad8"
 
-    _TextlessEmitter(SimpleNamespace(send_entity=sent.append)).send_entity(segment)
+    _WithoutTexts(SimpleNamespace(send_entity=sent.append)).send_entity(segment)
 
     assert sent == [segment]
 

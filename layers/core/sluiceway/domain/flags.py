@@ -75,6 +75,21 @@ def exceptions(document: Document, feature: str) -> dict[str, frozenset[str]]:
     return found
 
 
+def told(document: Document) -> list[str]:
+    """What isn't as it comes, in words: `submit is off for model demo-chat`."""
+    found = []
+    for feature, usual in FEATURES.items():
+        default = _default(document, feature)
+        if default is not usual:
+            found.append(f"{feature} is {_word(default)}")
+        found += [
+            f"{feature} is {_word(not default)} for {kind} {name}"
+            for kind, names in exceptions(document, feature).items()
+            for name in sorted(names)
+        ]
+    return found
+
+
 def check(document: object) -> tuple[str, ...]:
     """What is wrong with a document besides what Powertools' own check finds."""
     if not isinstance(document, dict):
@@ -109,7 +124,11 @@ def _rules(document: Document, feature: str) -> dict[str, Any]:
 
 
 def _rule_name(kind: str, *, on: bool) -> str:
-    return f"{'on' if on else 'off'} for {kind}s"
+    return f"{_word(on)} for {kind}s"
+
+
+def _word(on: bool) -> str:  # noqa: FBT001
+    return "on" if on else "off"
 
 
 def _rule(kind: str, names: frozenset[str], *, on: bool) -> dict[str, Any]:
