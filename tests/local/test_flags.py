@@ -70,13 +70,15 @@ class Ops:
         for feature, on, subject in switches:
             document = flags.switched(document, feature, on=on, subject=subject)
         rollout = self.target.rollout_id(gradual=False)
-        self.target.flags_profile.push(json.dumps(document), rollout, description="test")
+        profile = self.target.flags_profile
+        profile.push(json.dumps(document), rollout, seen=profile.history(), description="test")
         self._in_force()
 
     def push_catalogue(self, text: str) -> None:
         text = text.replace("http://127.0.0.1:1/v1", self.plant.local.vendor_url)
         rollout = self.target.rollout_id(gradual=False)
-        self.target.catalogue_profile.push(text, rollout, description="test")
+        profile = self.target.catalogue_profile
+        profile.push(text, rollout, seen=profile.history(), description="test")
         self._in_force()
 
     def _in_force(self) -> None:

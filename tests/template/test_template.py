@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from typing import Any
+from collections import Counter
+from typing import TYPE_CHECKING, Any
 
 import pytest
+import yaml
 
 from tests.template.rendering import (
     PARAMETERS,
@@ -18,6 +20,9 @@ from tests.template.rendering import (
     render_with,
     variants,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 REFUSED_BY_EMULATORS = re.compile(
     r"AWS::(ApiGateway::Account|CodeDeploy::.*|WAFv2::WebACLAssociation|CloudWatch::CompositeAlarm"
@@ -123,6 +128,29 @@ def test_local_stack_lacks_nothing_else() -> None:
         "AWS::IAM::Role",
         "AWS::Logs::MetricFilter",
     }
+
+
+def test_nothing_is_written_twice() -> None:
+    # A loader takes the last of two, silently.
+    node = yaml.compose((ROOT / "template.yaml").read_text("utf-8"))
+
+    twice = [
+        key
+        for mapping in mappings_in(node)
+        for key, times in Counter(name.value for name, _ in mapping.value).items()
+        if times > 1
+    ]
+
+    assert twice == []
+
+
+def mappings_in(node: yaml.Node) -> Iterator[yaml.MappingNode]:
+    if isinstance(node, yaml.MappingNode):
+        yield node
+    if isinstance(node, yaml.CollectionNode):
+        for child in node.value:
+            for part in child if isinstance(child, tuple) else (child,):
+                yield from mappings_in(part)
 
 
 def test_no_resource_has_a_physical_name() -> None:
