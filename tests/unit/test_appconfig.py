@@ -8,7 +8,7 @@ from typing import Any
 
 import boto3
 import pytest
-from botocore.exceptions import EndpointConnectionError
+from botocore.exceptions import ClientError, EndpointConnectionError
 from sluiceway.adapters.appconfig import KEPT_MS, AppConfigReader, PowertoolsFlags, parse_flags
 from sluiceway.bootstrap import Live
 from sluiceway.domain import flags
@@ -18,6 +18,7 @@ from tests.fakes.appconfig import FakeAppConfig
 from tests.fakes.in_memory import FakeClock
 
 UNREACHABLE = EndpointConnectionError(endpoint_url="https://appconfigdata.example")
+GONE = ClientError({"Error": {"Code": "ResourceNotFoundException", "Message": "no"}}, "Any")
 
 
 def parse_word(text: str) -> str:
@@ -62,6 +63,28 @@ def test_before_the_first_deployment_what_is_packaged_holds() -> None:
 
     assert reader.read() == "packaged"
     assert reader.told == []
+
+
+def test_stack_to_which_nothing_was_ever_deployed_is_no_failure() -> None:
+    reader = Reader()
+    first = reader.read()
+
+    later = [reader.later() for _ in range(3)]
+
+    assert all(value is first for value in later)
+    assert reader.told == []
+    reader.deploy("first")
+    assert reader.later() == "first"
+
+
+def test_deployment_that_is_gone_is_told_and_leaves_the_last_one_in_force() -> None:
+    reader = Reader()
+    reader.deploy("first")
+    reader.read()
+    reader.appconfig.failing = GONE
+
+    assert reader.later() == "first"
+    assert reader.told == [("catalogue", "ClientError")]
 
 
 def test_what_is_deployed_is_in_force_after_half_a_minute() -> None:

@@ -80,8 +80,8 @@ class AppConfigReader(Generic[T]):
             # A token serves one call, so one whose reply was lost is of no use any more.
             self._provider = None
             cause = error.__context__
-            if self._value is None and _nothing_deployed(cause):
-                return self._otherwise()
+            if self._raw is None and _nothing_deployed(cause):
+                return self._otherwise() if self._value is None else self._value
             return self._kept(type(cause).__name__)
         if raw is self._raw and self._value is not None:  # AppConfig had nothing new
             return self._value
