@@ -41,7 +41,7 @@ METRICS = set(
     LeaseAcquired LeaseReleased LeaseContention LeaseLost GateWait GateClosed Parked
     WorkerUtilisation Degraded DegradedSeconds CostEstimate SweeperResent
     WebhooksDelivered WebhookErrors WebhooksSuppressed CacheUnreachable VendorQuotaExhausted
-    WorkersIdle ConfigurationKept UnexpectedErrors
+    WorkersIdle ConfigurationKept UnexpectedErrors SignaturesExpired
     """.split()  # noqa: SIM905 - as the contract has it
 )
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import boto3
 from botocore.config import Config
 
+from sluiceway.adapters import signatures
 from sluiceway.adapters.dynamodb import Table
 from sluiceway.telemetry import PowertoolsTelemetry
 
@@ -224,13 +225,15 @@ def authorize_deps() -> AuthorizeDeps:
     """For functions/authorize."""
     from sluiceway.adapters.dynamodb_partner_keys import DynamoDBPartnerKeys  # noqa: PLC0415
 
-    settings = Settings.from_environment("partners_table")
+    settings, telemetry = Settings.from_environment("partners_table"), PowertoolsTelemetry()
     return AuthorizeDeps(
         keys=DynamoDBPartnerKeys(
-            _table(), settings.partners_table, hasty=lambda: _table(_HASTY_CONFIG)
+            _table(telemetry),
+            settings.partners_table,
+            hasty=lambda: Table(boto3.client("dynamodb", config=_HASTY_CONFIG)),
         ),
         clock=SystemClock(),
-        telemetry=PowertoolsTelemetry(),
+        telemetry=telemetry,
     )
 
 
@@ -254,7 +257,7 @@ def api_deps() -> "Live[ApiDeps]":
         "configuration",
     )
     telemetry = PowertoolsTelemetry()
-    table, clock = _table(), SystemClock()
+    table, clock = _table(telemetry), SystemClock()
     jobs, results, payloads = _stores(settings, table, telemetry)
     state = DynamoDBState(table, settings.coordination_table, clock=clock)
     backlogs = DynamoDBBacklogs(table, settings.coordination_table, clock=clock)
@@ -315,11 +318,9 @@ def run_deps() -> RunDeps:
     settings = Settings.from_environment(*_STORES, *_LANES, "lease_s", "configuration")
     telemetry = PowertoolsTelemetry()
     clock = SystemClock()
-    table = _table()
+    table = _table(telemetry)
     jobs, results, payloads = _stores(settings, table, telemetry)
-    secret_client: Callable[[], Any] = cache(
-        lambda: boto3.client("secretsmanager", config=_STORE_CONFIG)
-    )
+    secret_client: Callable[[], Any] = cache(lambda: _store("secretsmanager", telemetry))
     state = DynamoDBState(table, settings.coordination_table, clock=clock)
     latencies = DynamoDBLatencies(table, settings.coordination_table)
     backlogs = DynamoDBBacklogs(table, settings.coordination_table, clock=clock)
@@ -373,7 +374,7 @@ def sweep_deps() -> SweepDeps:
         *("interactive_workers", "batch_workers", "configuration", "event_bus"),
     )
     telemetry = PowertoolsTelemetry()
-    table, clock = _table(), SystemClock()
+    table, clock = _table(telemetry), SystemClock()
     names = TableNames(settings.jobs_table, settings.cache_table, settings.coordination_table)
     jobs = DynamoDBJobs(table, names, _cache(settings, table, telemetry), clock=clock)
     due_jobs = DynamoDBDueJobs(table, settings.jobs_table)
@@ -418,7 +419,7 @@ def publish_deps() -> PublishDeps:
     telemetry = PowertoolsTelemetry()
     return PublishDeps(
         bus=_bus(settings, telemetry),
-        endpoints=DynamoDBEndpoints(_table(), settings.jobs_table),
+        endpoints=DynamoDBEndpoints(_table(telemetry), settings.jobs_table),
         webhooks=_webhooks(settings, telemetry),
         telemetry=telemetry,
         pause=time.sleep,
@@ -438,10 +439,14 @@ def deliver_deps() -> Live[DeliverDeps]:
     settings = Settings.from_environment(
         "jobs_table", "webhook_queue_url", "webhook_master", "configuration", "target"
     )
-    telemetry, clock, table = PowertoolsTelemetry(), SystemClock(), _table()
+    telemetry, clock = PowertoolsTelemetry(), SystemClock()
+    table = _table(telemetry)
     names = TableNames(settings.jobs_table, "", "")  # it ends no job, so it needs no other table
     jobs = DynamoDBJobs(table, names, DynamoDBCache(table, names.cache), clock=clock)
-    webhook_secrets, webhooks = _webhook_secrets(settings), _webhooks(settings, telemetry)
+    webhook_secrets, webhooks = (
+        _webhook_secrets(settings, telemetry),
+        _webhooks(settings, telemetry),
+    )
 
     def build(flags: "Flags") -> DeliverDeps:
         courier = Courier(
@@ -472,7 +477,8 @@ def invalidate_deps() -> Live[InvalidateDeps]:
     settings = Settings.from_environment(
         "jobs_table", "cache_backend", "coordination_table", "configuration"
     )
-    telemetry, table, clock = PowertoolsTelemetry(), _table(), SystemClock()
+    telemetry, clock = PowertoolsTelemetry(), SystemClock()
+    table = _table(telemetry)
     invalidator = Invalidator(
         cache=_cache(settings, table, telemetry),
         state=DynamoDBState(table, settings.coordination_table, clock=clock),
@@ -512,7 +518,7 @@ def _configuration(
     """Readers of the catalogue and of the flags; what isn't read costs nothing."""
     from sluiceway.adapters.appconfig import AppConfigReader, PowertoolsFlags, parse_flags  # noqa: PLC0415
 
-    client = _made_once(lambda: boto3.client("appconfigdata", config=_STORE_CONFIG))
+    client = _made_once(lambda: _store("appconfigdata", telemetry))
 
     def on_failure(profile: str, reason: str) -> None:
         telemetry.event("configuration_kept", profile=profile, reason=reason)
@@ -544,8 +550,15 @@ def _configuration(
     )
 
 
-def _table(config: Config = _STORE_CONFIG) -> Table:
-    return Table(boto3.client("dynamodb", config=config))
+def _store(service: Any, telemetry: PowertoolsTelemetry, config: Config = _STORE_CONFIG) -> Any:
+    """A client that may try again. Those with one try don't: a send that waited is given up."""
+    return signatures.renew(
+        boto3.client(service, config=config), lambda: telemetry.event("signature_expired")
+    )
+
+
+def _table(telemetry: PowertoolsTelemetry) -> Table:
+    return Table(_store("dynamodb", telemetry))
 
 
 def _stores(
@@ -556,9 +569,7 @@ def _stores(
 
     names = TableNames(settings.jobs_table, settings.cache_table, settings.coordination_table)
     results = _cache(settings, table, telemetry)
-    payload_client = _made_once(
-        lambda: boto3.client("s3", config=_STORE_CONFIG.merge(_SIGNED_URLS))
-    )
+    payload_client = _made_once(lambda: _store("s3", telemetry, _STORE_CONFIG.merge(_SIGNED_URLS)))
     return (
         DynamoDBJobs(table, names, results, clock=SystemClock()),
         results,
@@ -612,7 +623,7 @@ def _registrar(settings: Settings, table: Table, telemetry: PowertoolsTelemetry)
     return Registrar(
         endpoints=DynamoDBEndpoints(table, settings.jobs_table),
         delivery_log=DynamoDBDeliveries(table, settings.jobs_table),
-        webhook_secrets=_webhook_secrets(settings),
+        webhook_secrets=_webhook_secrets(settings, telemetry),
         webhooks=_webhooks(settings, telemetry),
         clock=SystemClock(),
         randomness=secrets.token_bytes,
@@ -639,10 +650,10 @@ def _webhooks(settings: Settings, telemetry: PowertoolsTelemetry) -> "WebhookQue
     )
 
 
-def _webhook_secrets(settings: Settings) -> "WebhookSecrets":
+def _webhook_secrets(settings: Settings, telemetry: PowertoolsTelemetry) -> "WebhookSecrets":
     from sluiceway.adapters.secrets_manager_webhooks import SecretsManagerWebhooks  # noqa: PLC0415
 
-    client: Callable[[], Any] = cache(lambda: boto3.client("secretsmanager", config=_STORE_CONFIG))
+    client: Callable[[], Any] = cache(lambda: _store("secretsmanager", telemetry))
     return SecretsManagerWebhooks(client, settings.webhook_master, SystemClock())
 
 

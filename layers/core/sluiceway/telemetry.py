@@ -105,6 +105,7 @@ EVENTS: dict[str, tuple[Metric, ...]] = {
     "webhook_changed": (),
     "configuration_kept": (Metric("ConfigurationKept"),),
     "configuration_unread": (),
+    "signature_expired": (Metric("SignaturesExpired"),),
     # A worker's are none of Lambda's errors: it answers with the message that is to stay.
     "unexpected_error": (Metric("UnexpectedErrors"),),
 }
