@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 DELETE = Write("table", {"id": "a"})
 PUT = Write("table", {"id": "a"}, item={"id": "a"}, condition="attribute_not_exists(#id)")
 UPDATE = Write("table", {"id": "a"}, update="SET #x = :x", values={"x": 1})
+CHECK = Write("table", {"id": "a"}, condition="attribute_exists(#id)", check=True)
 
 PASSING = [
     "TransactionConflictException",
@@ -81,7 +82,7 @@ def test_items_leave_none_out() -> None:
     assert to_item({"a": None, "b": 1}) == {"b": {"N": "1"}}
 
 
-def test_items_refuse_floats_as_the_real_serialiser_does() -> None:
+def test_items_refuse_floats_as_the_real_serialiser_does() -> None:  # case T08
     with pytest.raises(TypeError, match="Float"):
         to_item({"cost": 0.1})
 
@@ -133,11 +134,34 @@ def test_changes_keep_empty_values_apart_from_none() -> None:
         Write("table", {"id": "a"}, item={"id": "a"}, condition="attribute_not_exists(name)"),
     ],
 )
-def test_expression_with_a_bare_name_is_refused(write: Write) -> None:
+def test_expression_with_a_bare_name_is_refused(write: Write) -> None:  # case T10
     client = ScriptedClient()
 
     with pytest.raises(ValueError, match="bare names"):
         a_table(client).write(write)
+
+    assert client.requests == []
+
+
+@pytest.mark.parametrize(
+    "request_of_query",
+    [
+        {"KeyConditionExpression": "tenant = :owner"},
+        {
+            "KeyConditionExpression": "#tenant = :owner",
+            "FilterExpression": "status = :c",
+        },
+        {"KeyConditionExpression": "#tenant = :owner", "ProjectionExpression": "#lane, model"},
+    ],
+    ids=["key", "filter", "projection"],
+)
+def test_query_with_a_bare_name_is_refused(request_of_query: dict[str, str]) -> None:  # case T10
+    client = ScriptedClient()
+
+    with pytest.raises(ValueError, match="bare names"):
+        a_table(client).query(TableName="table", **request_of_query)
+    with pytest.raises(ValueError, match="bare names"):
+        list(a_table(client).pages(TableName="table", **request_of_query))
 
     assert client.requests == []
 
@@ -157,7 +181,7 @@ def test_expression_names_and_values_are_those_it_uses() -> None:
     assert request["ExpressionAttributeValues"] == {":end": {"N": "1"}, ":end_before": {"N": "2"}}
 
 
-def test_reserved_words_work_as_names_of_attributes(
+def test_reserved_words_work_as_names_of_attributes(  # case T10
     dynamodb: DynamoDBClient, tables: Tables
 ) -> None:
     words = ("status", "state", "ttl", "name", "values", "token", "timestamp", "language", "role")
@@ -181,12 +205,16 @@ def test_reserved_words_work_as_names_of_attributes(
 # ------------------------------------------------------------------------------------ transactions
 
 
-@pytest.mark.parametrize("second", [DELETE, PUT, UPDATE], ids=["delete", "put", "update"])
-def test_transaction_with_two_writes_to_one_item_is_refused(second: Write) -> None:
+@pytest.mark.parametrize(
+    "second", [DELETE, PUT, UPDATE, CHECK], ids=["delete", "put", "update", "check"]
+)
+def test_transaction_with_two_writes_to_one_item_is_refused(second: Write) -> None:  # case T02
     client = ScriptedClient()
 
     with pytest.raises(ValueError, match="same item"):
         a_table(client).transact([UPDATE, second])
+    with pytest.raises(ValueError, match="same item"):
+        a_table(client).transact([second, UPDATE])
 
     assert client.requests == []
 

@@ -307,21 +307,30 @@ def test_sqs_backlog_has_visible_delayed_and_received_messages(sqs: SQSLanes) ->
     assert sqs.queue.backlog("interactive") == 3
 
 
-def test_sqs_message_of_a_sweep_carries_the_submits_trace_without_its_lineage(
+def test_sqs_messages_of_twenty_sweeps_carry_the_submits_trace_without_its_lineage(  # case D04
     sqs: SQSLanes,
 ) -> None:
     # Lambda counts the passes of a lineage and stops the sixteenth; a parked job has many.
     root = "Root=1-5759e988-bd862e3fe1be46a994272793;Parent=53995c3f42cd8ad8;Sampled=1"
     world, clock = World(), FakeClock()
-    job = a_job(trace_header=f"{root};Lineage=1:5759e988:3|2:53995c3f:14", due_at_epoch_ms=NOW_MS)
-    world.jobs[job.tenant, job.job_id] = replace(job, due_shard=transitions.due_shard(job.job_id))
-    sweep(
-        InMemoryJobs(world, clock=clock),
-        InMemoryDueJobs(world),
-        sqs.queue,
-        clock=clock,
-        telemetry=RecordingTelemetry(),
+    job = a_job(
+        trace_header=f"{root};Lineage=1:5759e988:3|2:53995c3f:14",
+        due_at_epoch_ms=NOW_MS,
+        deadline_epoch_ms=NOW_MS + 24 * 3600 * 1000,
     )
+    world.jobs[job.tenant, job.job_id] = replace(job, due_shard=transitions.due_shard(job.job_id))
+    carried = []
 
-    (message,) = sqs.receive("interactive")
-    assert message["Attributes"]["AWSTraceHeader"] == root
+    for _ in range(20):
+        sweep(
+            InMemoryJobs(world, clock=clock),
+            InMemoryDueJobs(world),
+            sqs.queue,
+            clock=clock,
+            telemetry=RecordingTelemetry(),
+        )
+        carried += [one["Attributes"]["AWSTraceHeader"] for one in sqs.receive("interactive")]
+        clock.advance(s=1000)  # over the longest wait between two sends
+
+    assert carried == [root] * 20
+    assert world.jobs[job.tenant, job.job_id].open

@@ -236,7 +236,9 @@ def test_expired_entry_is_gone_or_answers_nothing(store: Store) -> None:
     assert entry is None or entry.freshness(store.clock.now_ms()) is Freshness.GONE
 
 
-def test_expired_entry_that_is_still_visible_is_replaced_by_a_new_result(store: Store) -> None:
+def test_expired_entry_that_is_still_visible_is_replaced_by_a_new_result(  # case T09
+    store: Store,
+) -> None:
     job = store.submit(a_job(1))
     expired = an_entry(job, hard_expires_at_epoch_ms=NOW_MS - 1000)
     store.jobs.apply(job, completed(job), entry=expired)

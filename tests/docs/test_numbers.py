@@ -62,7 +62,7 @@ def test_claim_outlives_its_jobs_deadline() -> None:
     assert margin_ms > 2 * lease.CLOCK_SKEW_MS
 
 
-def test_job_row_outlives_its_dead_letter_and_a_redrive() -> None:
+def test_job_row_outlives_its_dead_letter_and_a_redrive() -> None:  # case D02
     needed_s = SQS_LONGEST_RETENTION_S + request.MAX_DEADLINE_S
 
     assert needed_s < job.ROW_OUTLIVES_DEADLINE_S

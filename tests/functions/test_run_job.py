@@ -106,7 +106,9 @@ def test_message_goes_back_to_the_queue_it_came_from_not_to_the_jobs_lane(stage:
     assert [lane for lane, _, _ in stage.given_back] == ["interactive"]
 
 
-def test_message_of_a_job_that_failed_goes_on_to_the_dead_letter_queue(stage: Stage) -> None:
+def test_message_of_a_job_that_failed_goes_on_to_the_dead_letter_queue(  # case D09
+    stage: Stage,
+) -> None:
     stage.vendor.script = [REJECTED]
     job_id = submitted(stage)
 
@@ -145,7 +147,7 @@ def test_message_of_a_job_that_failed_goes_on_to_the_dead_letter_queue(stage: St
     ],
     ids=lambda body: body[:40],
 )
-def test_message_that_is_not_ours_goes_on_to_the_dead_letter_queue(
+def test_message_that_is_not_ours_goes_on_to_the_dead_letter_queue(  # case D09
     stage: Stage, capsys: pytest.CaptureFixture[str], body: str
 ) -> None:
     failures = stage.run(message(body=body, message_id="m-7"))
@@ -305,7 +307,7 @@ def test_message_of_a_job_that_is_parked_is_gone(stage: Stage) -> None:
 # ------------------------------------------------------------------ several records
 
 
-def test_duplicates_in_one_batch_run_once(stage: Stage) -> None:
+def test_duplicates_in_one_batch_run_once(stage: Stage) -> None:  # case T05
     job_id = submitted(stage)
 
     failures = stage.run(*(message(job_id, message_id=f"m-{n}") for n in range(3)))
@@ -314,7 +316,9 @@ def test_duplicates_in_one_batch_run_once(stage: Stage) -> None:
     assert stage.vendor.total == 1
 
 
-def test_unexpected_error_of_one_record_leaves_the_others_alone(stage: Stage) -> None:
+def test_unexpected_error_of_one_record_leaves_the_others_alone(  # case T04, P04
+    stage: Stage,
+) -> None:
     ids = [submitted(stage, f"number {n}") for n in range(10)]
     good = stage.vendor.default
     assert isinstance(good, VendorAnswer)

@@ -192,7 +192,7 @@ def test_every_client_method_in_the_adapters_was_called(calls: Calls) -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("function", FUNCTIONS)
-def test_role_allows_exactly_what_the_function_does(
+def test_role_allows_exactly_what_the_function_does(  # case P05
     function: str, backend: str, calls_with: dict[str, Calls]
 ) -> None:
     rights = calls_with[backend].rights_of(function)
@@ -364,6 +364,29 @@ def test_role_is_assumed_by_lambda_alone(function: str) -> None:
             "Action": "sts:AssumeRole",
         }
     ]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_function_that_a_queue_feeds_may_send_to_no_queue(backend: str) -> None:  # case D04
+    # Lambda stops a chain of a function and its own queue after sixteen passes.
+    stack = render_with(backend)
+    fed = {
+        function
+        for function in FUNCTIONS
+        for mapping in stack.of_type("AWS::Lambda::EventSourceMapping").values()
+        if mapping["FunctionName"] == alias_of(function)
+        and mapping["EventSourceArn"]["Fn::GetAtt"][1] == "Arn"
+    }
+
+    sending = {
+        function
+        for function in fed
+        for _, action in rights_in(role_of(function), backend)
+        if action == "sqs:SendMessage"
+    }
+
+    assert fed == {"RunJobFunction", "DeliverWebhookFunction"}
+    assert sending == set()
 
 
 def test_no_role_serves_two_functions() -> None:

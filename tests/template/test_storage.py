@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -144,6 +145,24 @@ def test_time_to_live_is_a_number_of_seconds_under_the_declared_name(
     assert all(time.keys() == {"N"} and len(time["N"]) == 10 for time in times)
 
 
+@pytest.mark.parametrize("table", WRITTEN)
+def test_times_say_their_unit_in_their_names(table: str, calls: Calls) -> None:  # case Z03
+    # Those that the functions write are of this century; the epoch of a model or a tenant, which
+    # is named after it, is no time.
+    unit = {10: "_s", 13: "_ms"}
+    digits = {
+        name: len(value["N"])
+        for item in calls.items(table)
+        for name, value in item.items()
+        if re.fullmatch(r"1[78]\d{8}(\d{3})?", value.get("N", "")) and ":" not in name
+    }
+
+    misnamed = {name for name, count in digits.items() if not name.endswith(unit[count])}
+
+    assert digits
+    assert misnamed == set()
+
+
 def test_counters_never_expire(calls: Calls) -> None:
     name = ttl_of("CoordinationTable")
 
@@ -165,7 +184,7 @@ def lifetime_s() -> int:
     return int(rule["ExpirationInDays"]) * 24 * 3600
 
 
-def test_inputs_live_as_long_as_job_rows() -> None:
+def test_inputs_live_as_long_as_job_rows() -> None:  # case D02
     row_s = MAX_DEADLINE_S + ROW_OUTLIVES_DEADLINE_S
 
     assert lifetime_s() >= row_s

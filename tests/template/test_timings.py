@@ -45,6 +45,16 @@ def timeout_s(stack: Stack) -> int:
     return int(stack.properties("RunJobFunction")["Timeout"])
 
 
+def feeds_of(stack: Stack) -> list[tuple[str, str, dict[str, Any]]]:
+    """Each queue that feeds a function, that function, and the mapping."""
+    return [
+        (source, of["FunctionName"]["Ref"].removesuffix("Aliaslive"), of)
+        for of in stack.of_type("AWS::Lambda::EventSourceMapping").values()
+        for source, attribute in [of["EventSourceArn"]["Fn::GetAtt"]]
+        if attribute == "Arn"
+    ]
+
+
 def lease_s(stack: Stack) -> int:
     return int(stack.properties("RunJobFunction")["Environment"]["Variables"]["LEASE_S"])
 
@@ -61,7 +71,7 @@ def test_worker_runs_as_long_as_the_parameter_says(parameters: dict[str, str]) -
 
 @pytest.mark.parametrize("lane", LANES)
 @pytest.mark.parametrize("parameters", TIMEOUTS)
-def test_visibility_is_over_six_times_the_workers_timeout(
+def test_visibility_is_over_six_times_the_workers_timeout(  # case P01
     parameters: dict[str, str], lane: str
 ) -> None:
     stack = render(**parameters)
@@ -69,6 +79,27 @@ def test_visibility_is_over_six_times_the_workers_timeout(
     visibility_s = stack.properties(lane)["VisibilityTimeout"]
 
     assert 6 * timeout_s(stack) < visibility_s <= 12 * 3600
+
+
+@pytest.mark.parametrize("parameters", TIMEOUTS)
+def test_every_queue_that_feeds_a_function_hides_a_message_long_enough(  # case P01
+    parameters: dict[str, str],
+) -> None:
+    stack = render(**parameters)
+
+    feeds = feeds_of(stack)
+
+    assert {queue for queue, _, _ in feeds} == {*LANES, "WebhookQueue"}
+    for queue, function, _ in feeds:
+        visibility_s = stack.properties(queue)["VisibilityTimeout"]
+        assert 6 * int(stack.properties(function)["Timeout"]) <= visibility_s
+
+
+def test_every_queue_that_feeds_a_function_reads_partial_failures() -> None:  # case P04
+    read = {queue: of.get("FunctionResponseTypes") for queue, _, of in feeds_of(render())}
+
+    assert set(read) == {*LANES, "WebhookQueue"}
+    assert all(of == ["ReportBatchItemFailures"] for of in read.values())
 
 
 @pytest.mark.parametrize("parameters", TIMEOUTS)
@@ -103,7 +134,7 @@ def test_lease_after_the_longest_hold_is_a_whole_one(parameters: dict[str, str])
     assert catalogues.Service().hold_max_s + lease_s(stack) <= timeout_s(stack)
 
 
-def test_longer_worker_has_a_longer_lease_and_visibility() -> None:
+def test_longer_worker_has_a_longer_lease_and_visibility() -> None:  # case P01
     stacks = [render(**values) for values in variants("RunJobTimeout")]
 
     timings = [
@@ -141,7 +172,9 @@ def test_lanes_together_never_exceed_what_is_reserved(parameters: dict[str, str]
 
 
 @pytest.mark.parametrize("parameters", CONCURRENCY)
-def test_reserved_concurrency_is_what_the_parameter_says(parameters: dict[str, str]) -> None:
+def test_reserved_concurrency_is_what_the_parameter_says(  # case P02
+    parameters: dict[str, str],
+) -> None:
     function = render(**parameters).properties("RunJobFunction")
 
     reserved = function.get("ReservedConcurrentExecutions")
@@ -152,7 +185,7 @@ def test_reserved_concurrency_is_what_the_parameter_says(parameters: dict[str, s
         assert reserved == int(parameters["WorkerConcurrency"]) >= 5
 
 
-def test_concurrency_off_still_caps_the_lanes() -> None:
+def test_concurrency_off_still_caps_the_lanes() -> None:  # case P02
     off, ten = render(WorkerConcurrency="off"), render(WorkerConcurrency="10")
 
     caps = [
@@ -186,7 +219,9 @@ def test_only_the_worker_reserves_concurrency() -> None:
 
 
 @pytest.mark.parametrize("lane", LANES)
-def test_lane_moves_a_message_after_the_receives_that_the_worker_counts_on(lane: str) -> None:
+def test_lane_moves_a_message_after_the_receives_that_the_worker_counts_on(  # case D09
+    lane: str,
+) -> None:
     redrive = render().properties(lane)["RedrivePolicy"]
 
     assert redrive["maxReceiveCount"] == MAX_RECEIVES >= 5
@@ -211,7 +246,7 @@ def test_every_other_queue_takes_what_somebody_gave_up_on() -> None:
 
 
 @pytest.mark.parametrize("lane", LANES)
-def test_dead_letters_outlive_their_lane(lane: str) -> None:
+def test_dead_letters_outlive_their_lane(lane: str) -> None:  # case D02
     # The time in the dead-letter queue counts from the first enqueueing.
     stack = render()
 
@@ -220,7 +255,7 @@ def test_dead_letters_outlive_their_lane(lane: str) -> None:
     assert kept_s == 14 * 24 * 3600 > stack.properties(lane)["MessageRetentionPeriod"]
 
 
-def test_only_the_function_that_a_rule_invokes_has_a_failure_queue_of_its_own() -> None:
+def test_only_the_function_that_a_rule_invokes_has_a_failure_queue_of_its_own() -> None:  # case D09
     # For a function that a queue feeds, only the queue's redrive policy counts.
     stack = render()
 
@@ -252,7 +287,9 @@ def test_each_lane_feeds_the_worker_once() -> None:
 
 
 @pytest.mark.parametrize("mapping", MAPPINGS)
-def test_lane_gives_one_message_at_a_time_and_reads_partial_failures(mapping: str) -> None:
+def test_lane_gives_one_message_at_a_time_and_reads_partial_failures(  # case P04
+    mapping: str,
+) -> None:
     of = render().properties(mapping)
 
     assert of["BatchSize"] == 1

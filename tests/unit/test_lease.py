@@ -15,7 +15,11 @@ LEASE = Lease("c1_key", "token", 7, ENDS_MS)
 @pytest.mark.parametrize(
     ("after_s", "free"), [(9, False), (10, False), (11, False), (16, False), (17, True)]
 )
-def test_lease_is_free_only_after_its_end_and_the_skew(after_s: int, *, free: bool) -> None:
+def test_lease_is_free_only_after_its_end_and_the_skew(  # case Z03
+    after_s: int,
+    *,
+    free: bool,
+) -> None:
     assert is_free(ENDS_MS, NOW_MS + after_s * 1000) is free
 
 

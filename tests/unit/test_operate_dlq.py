@@ -262,7 +262,7 @@ def names(outcomes: list[dlq.Outcome]) -> list[str]:
 # ------------------------------------------------------------------------------------ list
 
 
-def test_list_joins_each_message_with_its_job(desk: Desk) -> None:
+def test_list_joins_each_message_with_its_job(desk: Desk) -> None:  # case T06
     job = desk.put(dead())
 
     (entry,), complete = dlq.list_letters(desk.operator, limit=None)
@@ -545,7 +545,9 @@ def test_signal_waits_for_a_receive_and_for_the_end(
 
 
 @pytest.mark.usefixtures("handlers")
-def test_signal_between_two_moves_of_a_redrive_leaves_the_rest_visible(desk: Desk) -> None:
+def test_signal_between_two_moves_of_a_redrive_leaves_the_rest_visible(  # case D10
+    desk: Desk,
+) -> None:
     for one in range(3):
         desk.put(dead(one))
 
@@ -808,7 +810,7 @@ def test_redrive_clears_strays_away_and_leaves_what_it_cannot_read(desk: Desk) -
     assert SECRET not in json.dumps([one.shown() for one in outcomes])
 
 
-def test_redrive_keeps_to_its_rate(desk: Desk) -> None:
+def test_redrive_keeps_to_its_rate(desk: Desk) -> None:  # case D10
     for number in range(20):
         desk.put(dead(number))
 

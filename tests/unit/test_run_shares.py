@@ -183,7 +183,7 @@ def test_job_counts_in_the_lane_where_it_runs(bench: GateBench) -> None:
 
 
 @pytest.mark.parametrize(("redrives", "parked"), [(1, True), (0, False)])
-def test_redriven_jobs_have_the_batch_share_though_nobody_contends(
+def test_redriven_jobs_have_the_batch_share_though_nobody_contends(  # case D10
     bench: GateBench, redrives: int, *, parked: bool
 ) -> None:
     bench.put(a_job(redrives=redrives))

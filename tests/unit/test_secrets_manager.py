@@ -56,7 +56,7 @@ def test_secret_is_kept_for_a_while(
     assert len(secrets.asked) == 1
 
 
-def test_secret_that_was_rotated_is_read_after_a_while(
+def test_secret_that_was_rotated_is_read_after_a_while(  # case Z02
     keys: SecretsManagerKeys, secrets: FakeSecretsManager, clock: FakeClock
 ) -> None:
     keys(NAME)

@@ -76,7 +76,9 @@ def test_submitted_job_has_its_times(gateway: Gateway) -> None:
     assert job.due_at_epoch_ms == NOW_MS + 60_000
 
 
-def test_submitted_job_outlives_the_dead_letter_queue_in_epoch_seconds(gateway: Gateway) -> None:
+def test_submitted_job_outlives_the_dead_letter_queue_in_epoch_seconds(  # case D02
+    gateway: Gateway,
+) -> None:
     job = gateway.accept(deadline_s=7 * 86_400)
 
     days = (job.ttl_epoch_s - NOW_MS // 1000) / 86_400

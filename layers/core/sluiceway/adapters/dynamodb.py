@@ -233,7 +233,7 @@ class Table:
 
     def query(self, **request: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         """One page: its items, and the whole answer. `request` is that of Query."""
-        answer = self._read(lambda: self.client.query(**request))
+        answer = self._page(request)
         return [from_item(item) for item in answer["Items"]], answer
 
     def pages(self, **request: Any) -> Iterator[list[Any]]:
@@ -242,11 +242,17 @@ class Table:
         They are the client's own: of many rows the parsing costs the most.
         """
         while True:
-            answer = self._read(lambda: self.client.query(**request))
+            answer = self._page(request)
             yield answer["Items"]
             if "LastEvaluatedKey" not in answer:
                 return
             request["ExclusiveStartKey"] = answer["LastEvaluatedKey"]
+
+    def _page(self, request: dict[str, Any]) -> Any:
+        for name, value in request.items():
+            if name.endswith("Expression"):
+                _names(value)  # refuses bare ones
+        return self._read(lambda: self.client.query(**request))
 
     def _read(self, call: Callable[[], Any]) -> Any:
         answer = self._patiently(call, MAX_TRIES)
