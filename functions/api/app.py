@@ -8,10 +8,18 @@ from typing import Any
 from aws_lambda_powertools.event_handler import APIGatewayRestResolver, Response
 from aws_lambda_powertools.utilities.typing import LambdaContext
 from sluiceway import bootstrap
-from sluiceway.domain.errors import MethodNotAllowedError, RouteNotFoundError, SluicewayError
+from sluiceway.domain.errors import (
+    MethodNotAllowedError,
+    RouteNotFoundError,
+    SluicewayError,
+    StoreBusyError,
+)
 from sluiceway.http import Reply
 from sluiceway.routes import batches, jobs, openai, service, usage, webhooks
 from sluiceway.routes.request import UNEXPECTED, ApiDeps, Request, request_of
+
+_NO_DEPS: Any = None
+"""Of a request that is refused before anybody asks what there is."""
 
 app = APIGatewayRestResolver()
 app.include_router(service.router)
@@ -24,7 +32,24 @@ app.include_router(webhooks.router)
 
 def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
     """Answers an API Gateway proxy event."""
-    return handle(event, context, bootstrap.api_deps().now())
+    return answer(event, context, bootstrap.api_deps())
+
+
+def answer(
+    event: dict[str, Any], context: LambdaContext, live: bootstrap.Live[ApiDeps]
+) -> dict[str, Any]:
+    """As `handle`; a process that could read no configuration yet says when to come again."""
+    try:
+        deps = live.now()
+    except StoreBusyError as error:  # told by who couldn't read it
+        refusal = Request(event, context, _NO_DEPS).refuse(error)
+        return {
+            "statusCode": refusal.status_code,
+            "multiValueHeaders": {name: [value] for name, value in refusal.headers.items()},
+            "body": "" if event["httpMethod"] == "HEAD" else refusal.body,
+            "isBase64Encoded": False,
+        }
+    return handle(event, context, deps)
 
 
 def handle(event: dict[str, Any], context: LambdaContext, deps: ApiDeps) -> dict[str, Any]:
@@ -34,10 +59,10 @@ def handle(event: dict[str, Any], context: LambdaContext, deps: ApiDeps) -> dict
     with deps.telemetry.invocation(context, correlation_id[:128]):
         deps.telemetry.keys(request_id=request.request_id)  # the one that the partner sees
         app.append_context(request=request)  # type: ignore[no-untyped-call]
-        answer: dict[str, Any] = app.resolve(event, context)
+        answered: dict[str, Any] = app.resolve(event, context)
         if event["httpMethod"] == "HEAD":  # the status and the headers of a GET, and no more
-            answer["body"] = ""
-        return answer
+            answered["body"] = ""
+        return answered
 
 
 @app.route("/openapi.json", ["GET", "HEAD"])
