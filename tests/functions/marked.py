@@ -34,7 +34,7 @@ from functions.publish_events import app as publish_events
 from functions.run_job import app as run_job
 from functions.sweep_jobs import app as sweep_jobs
 from tests.fakes.appconfig import FakeAppConfig
-from tests.functions.stage import request, sample
+from tests.functions.stage import SIMULATED, request, sample
 from tests.template.calls import make_resources
 from tests.unit.logs import a_context
 
@@ -52,17 +52,6 @@ VENDOR_KEY = "sk-mark-of-the-vendor-key"
 MASTER = "mark-of-the-webhooks-master-key-of-64-characters".ljust(64, "0")
 API_KEY = "swk_" + "mark-of-the-api-key".ljust(43, "0")
 BAD_KEY = "swk_" + "mark-of-the-bad-api-key".ljust(43, "0")
-
-CATALOGUE = """
-[vendors.simulator]
-base_url = "{url}"
-api_key_secret = "sluiceway/vendors/vendor"
-
-[models.demo-chat]
-vendor = "simulator"
-vendor_model = "sim-chat-1"
-version = "1"
-"""
 
 
 class Report:
@@ -313,7 +302,7 @@ def main(report_to: Path) -> None:
         session = boto3.Session()
         boto3.DEFAULT_SESSION = session
         os.environ.update({**make_resources(session, "dynamodb"), "TARGET": "local"})
-        FakeAppConfig(session, catalogue=CATALOGUE.format(url=sim.url), flags="{}")
+        FakeAppConfig(session, catalogue=SIMULATED.format(url=sim.url), flags="{}")
         secrets = session.client("secretsmanager")
         secrets.put_secret_value(SecretId="sluiceway/vendors/vendor", SecretString=VENDOR_KEY)
         secrets.put_secret_value(SecretId="WebhookMaster", SecretString=MASTER)

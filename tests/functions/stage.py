@@ -62,6 +62,18 @@ EVENTS = Path(__file__).parents[2] / "events"
 INTERACTIVE_ARN = "arn:aws:sqs:us-east-1:123456789012:sluiceway-InteractiveQueue-1A2B3C4D5E6F"
 BATCH_ARN = "arn:aws:sqs:us-east-1:123456789012:sluiceway-BatchQueue-1A2B3C4D5E6F"
 
+SIMULATED = """
+[vendors.simulator]
+base_url = "{url}"
+api_key_secret = "sluiceway/vendors/vendor"
+
+[models.demo-chat]
+vendor = "simulator"
+vendor_model = "sim-chat-1"
+version = "1"
+"""
+"""A catalogue whose vendor is the simulator at `url`; its secret is that of `make_resources`."""
+
 ABSENT = object()
 """For a member of an event that is to be left out."""
 

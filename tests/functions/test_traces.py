@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.functions.traced import ROOTS, SECRET
+from tests.functions.traced import LONG, RECORDS, ROOTS, SECRET
 
 REPOSITORY = Path(__file__).parents[2]
 LIMIT_BYTES = 64 * 1024
@@ -150,7 +150,15 @@ def test_trace_holds_no_text_of_a_request_an_answer_or_an_error(traced: Traced) 
     assert "hunter2" not in json.dumps(traced.logs) + traced.errors
 
 
+def test_each_record_of_a_batch_has_its_part_in_the_trace(traced: Traced) -> None:  # case O03
+    of_batch = [one for one in traced.of("batch") if one["name"] == "vendor simulator"]
+
+    assert len({one["annotations"]["job_id"] for one in of_batch}) == RECORDS
+    assert all(one["fault"] for one in of_batch)
+
+
 def test_parts_of_a_trace_are_small_and_come_each_by_itself(traced: Traced) -> None:  # case O03
+    assert traced.seen["result_bytes"] > LONG
     assert max(map(len, traced.raw)) < LIMIT_BYTES
     assert not any(one.get("subsegments") for one in traced.segments)
     assert not any("metadata" in one for one in traced.segments)

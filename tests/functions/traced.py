@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any
 import boto3
 from moto import mock_aws
 from sluiceway import bootstrap
+from sluiceway.usecases.payloads import load
 from sluiceway_local.simulator import Simulator
 
 from functions.api import app as api
 from functions.run_job import app as run_job
 from tests.fakes.appconfig import FakeAppConfig
-from tests.functions.stage import INTERACTIVE_ARN, request
+from tests.functions.stage import INTERACTIVE_ARN, SIMULATED, request
 from tests.template.calls import make_resources
 from tests.unit.logs import a_context
 
@@ -29,25 +30,16 @@ if TYPE_CHECKING:
     from sluiceway.ports import VendorAnswer, VendorCall
 
 SECRET = "hunter2"  # what must be nowhere
+LONG = 300_000
+"""Characters of the first job's result, and of an input in each of these records."""
+RECORDS = 10
 ROOTS = {
     "api": "1-67891233-abcdef012345678912345678",
     "worker": "1-67891234-abcdef012345678912345678",
     "failure": "1-67891235-abcdef012345678912345678",
+    "batch": "1-67891237-abcdef012345678912345678",
     "unsampled": "1-67891236-abcdef012345678912345678",
 }
-
-
-CATALOGUE = """
-[vendors.simulator]
-base_url = "{url}"
-api_key_secret = "sluiceway/vendors/vendor"
-
-[models.demo-chat]
-vendor = "simulator"
-vendor_model = "sim-chat-1"
-version = "1"
-requests_per_minute = 600
-"""
 
 
 class Explodes:
@@ -88,8 +80,8 @@ def message_of(sqs: Any, queue_url: str) -> dict[str, Any]:
     }
 
 
-def run(deps: Any, record: dict[str, Any]) -> None:
-    run_job.handle({"Records": [record]}, a_context(function_name="run_job"), deps)
+def run(deps: Any, *records: dict[str, Any]) -> None:
+    run_job.handle({"Records": list(records)}, a_context(function_name="run_job"), deps)
 
 
 def main() -> None:
@@ -98,12 +90,12 @@ def main() -> None:
         session = boto3.DEFAULT_SESSION = boto3.Session()
         os.environ.update(make_resources(session, "dynamodb"))
         sqs, queue_url = session.client("sqs"), os.environ["INTERACTIVE_QUEUE_URL"]
-        FakeAppConfig(session, catalogue=CATALOGUE.format(url=sim.url), flags="{}")
+        FakeAppConfig(session, catalogue=SIMULATED.format(url=sim.url), flags="{}")
         api_deps, run_deps = bootstrap.api_deps().now(), bootstrap.run_deps()
         worker = run_deps.worker()
 
         traced("api")
-        job_id = submit(api_deps, "first")
+        job_id = submit(api_deps, f'first [[sim {{"size_bytes": {LONG}}}]]')
         record = message_of(sqs, queue_url)
         traced("worker")
         run(run_deps, record)
@@ -116,6 +108,12 @@ def main() -> None:
         run(exploding, message_of(sqs, queue_url))
 
         traced("unsampled", sampled=0)
+        for number in range(RECORDS):
+            submit(api_deps, f"long {number} {'x' * LONG}")
+        traced("batch")
+        run(exploding, *(message_of(sqs, queue_url) for _ in range(RECORDS)))
+
+        traced("unsampled", sampled=0)
         submit(api_deps, "third")
         run(run_deps, message_of(sqs, queue_url))
         job = worker.jobs.get("acme", job_id)
@@ -125,6 +123,7 @@ def main() -> None:
             "header_of_row": job and job.trace_header,
             "header_of_message": record["attributes"].get("AWSTraceHeader"),
             "vendor_headers": sim.ledger.snapshot()["headers"]["names"],
+            "result_bytes": job and job.result and len(load(job.result, payloads=worker.payloads)),
             "vendor_calls": sim.ledger.snapshot()["calls"],
         }
         worker.vendors.close()  # type: ignore[attr-defined]

@@ -153,7 +153,8 @@ def test_entry_that_is_there_after_a_crash_leaves_the_crash_spent(bench: Bench) 
     assert spent(bench) == RESERVE
 
 
-def test_outcome_that_stays_unknown_spends_one_call() -> None:
+def died_in_a_call() -> Bench:
+    """The worker of a careful vendor's job died, and nobody knows what came of its call."""
     careful = Bench()
     careful.put(
         replace(
@@ -162,6 +163,11 @@ def test_outcome_that_stays_unknown_spends_one_call() -> None:
     )
     careful.world.day_cost_nanos[TODAY] = RESERVE
     careful.clock.advance(ms=2 * LEASE_MS)
+    return careful
+
+
+def test_outcome_that_stays_unknown_spends_one_call() -> None:
+    careful = died_in_a_call()
 
     careful.deliver(receives=2)
 
@@ -171,14 +177,7 @@ def test_outcome_that_stays_unknown_spends_one_call() -> None:
 
 
 def test_outcome_that_stays_unknown_after_a_start_spends_one_call() -> None:
-    careful = Bench()
-    careful.put(
-        replace(
-            processing(model="demo-careful", cost_reserved_nanos=RESERVE), called_at_epoch_ms=NOW_MS
-        )
-    )
-    careful.world.day_cost_nanos[TODAY] = RESERVE
-    careful.clock.advance(ms=2 * LEASE_MS)
+    careful = died_in_a_call()
     entries = [careful.put_entry(), None]
     careful.cache.read = lambda _: entries.pop(0)  # type: ignore[method-assign]
 

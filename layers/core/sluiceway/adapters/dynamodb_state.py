@@ -7,6 +7,7 @@ told of it, and that paused or resumed a tenant or a lane.
 """
 
 import secrets
+from typing import Any
 
 from sluiceway.adapters.dynamodb import Table, Write
 from sluiceway.ports import Clock, ServiceState
@@ -65,45 +66,28 @@ class DynamoDBState:
 
     def set_degraded(self, since_ms: int | None) -> bool:
         """See StateStore."""
-        self._copied_at_ms = -COPY_LIVES_MS  # of any time: the copy is used no more
-        token = secrets.token_urlsafe(6)
-        refusal = self._table.write(
-            Write(
-                self._name,
-                STATE_KEY,
-                update=(
-                    "SET #degraded_by = :token "
-                    "REMOVE #degraded_since_epoch_ms, #degraded_told_epoch_ms"
-                    if since_ms is None
-                    else "SET #degraded_by = :token, #degraded_since_epoch_ms = :since"
-                ),
-                condition="attribute_exists(#degraded_since_epoch_ms)"
-                if since_ms is None
-                else "attribute_not_exists(#degraded_since_epoch_ms)",
-                values={"since": since_ms, "token": token},
+        if since_ms is None:
+            return self._change(
+                "degraded_by",
+                "REMOVE #degraded_since_epoch_ms, #degraded_told_epoch_ms",
+                "attribute_exists(#degraded_since_epoch_ms)",
             )
+        return self._change(
+            "degraded_by",
+            ", #degraded_since_epoch_ms = :since",
+            "attribute_not_exists(#degraded_since_epoch_ms)",
+            since=since_ms,
         )
-        # Refused by our own write, when its reply was lost.
-        return refusal is None or (refusal.old or {}).get("degraded_by") == token
 
     def tell_degraded(self, since_ms: int, from_ms: int, until_ms: int) -> bool:
         """See StateStore."""
-        self._copied_at_ms = -COPY_LIVES_MS
-        token = secrets.token_urlsafe(6)
-        refusal = self._table.write(
-            Write(
-                self._name,
-                STATE_KEY,
-                update="SET #degraded_told_epoch_ms = :until, #degraded_told_by = :token",
-                condition=(
-                    "#degraded_since_epoch_ms = :since AND "
-                    "(attribute_not_exists(#degraded_told_epoch_ms)"
-                    " OR #degraded_told_epoch_ms <= :from)"
-                ),
-                values={"since": since_ms, "from": from_ms, "until": until_ms, "token": token},
-            )
+        return self._change(
+            "degraded_told_by",
+            ", #degraded_told_epoch_ms = :until",
+            "#degraded_since_epoch_ms = :since AND (attribute_not_exists(#degraded_told_epoch_ms)"
+            " OR #degraded_told_epoch_ms <= :from)",
+            **{"since": since_ms, "from": from_ms, "until": until_ms},
         )
-        return refusal is None or (refusal.old or {}).get("degraded_told_by") == token
 
     def pause_tenant(self, tenant: str) -> bool:
         """See StateStore."""
@@ -123,21 +107,26 @@ class DynamoDBState:
 
     def _pause(self, names: str, name: str) -> bool:
         missing = f"(attribute_not_exists(#{names}) OR NOT contains(#{names}, :name))"
-        return self._change_paused(f"ADD #{names} :names", name, missing)
+        return self._change("paused_by", f"ADD #{names} :names", missing, names={name}, name=name)
 
     def _resume(self, names: str, name: str) -> bool:
-        return self._change_paused(f"DELETE #{names} :names", name, f"contains(#{names}, :name)")
+        held = f"contains(#{names}, :name)"
+        return self._change("paused_by", f"DELETE #{names} :names", held, names={name}, name=name)
 
-    def _change_paused(self, change: str, name: str, condition: str) -> bool:
-        self._copied_at_ms = -COPY_LIVES_MS
+    def _change(self, by: str, change: str, condition: str, **values: Any) -> bool:
+        """Changes the row, and notes in `by` that it was this call; `change` follows that SET.
+
+        False when the condition doesn't hold, unless by our own write, whose reply was lost.
+        """
+        self._copied_at_ms = -COPY_LIVES_MS  # of any time: the copy is used no more
         token = secrets.token_urlsafe(6)
         refusal = self._table.write(
             Write(
                 self._name,
                 STATE_KEY,
-                update=f"SET #paused_by = :token {change}",
+                update=f"SET #{by} = :token {change}",
                 condition=condition,
-                values={"token": token, "names": {name}, "name": name},
+                values={**values, "token": token},
             )
         )
-        return refusal is None or (refusal.old or {}).get("paused_by") == token
+        return refusal is None or (refusal.old or {}).get(by) == token
