@@ -15,7 +15,9 @@ from aws_lambda_powertools.utilities.idempotency import (
 from moto import mock_aws
 from sluiceway.domain.catalogue import Tenant
 from sluiceway.domain.job import JobStatus
+from sluiceway.ports import VendorAnswer
 
+from tests.fakes.in_memory import InMemoryPayloads
 from tests.functions.stage import Stage, end, request
 from tests.unit.samples import written
 
@@ -88,6 +90,25 @@ def test_replay_tells_the_job_as_it_is_now(stage: Stage) -> None:
     assert (second.status, second.body["status"]) == (202, "completed")
     assert second.body["result"]["text"]
     assert replayed(second)
+
+
+def test_address_of_a_result_is_signed_when_it_is_asked_for(stage: Stage) -> None:  # case Z02
+    class Signing(InMemoryPayloads):
+        def url(self, name: str) -> str:
+            return f"{super().url(name)}?signed_at={stage.clock.now_ms()}"
+
+    stage.payloads = Signing(stage.world)
+    stage.vendor.default = VendorAnswer("é" * (1024 * 1024), "stop", 1, 1, 1)
+    job_id = post(stage).body["id"]
+    stage.run_job(job_id)
+    asked = stage.get, lambda _: post(stage), lambda _: stage.submit()
+
+    for _ in range(2):
+        urls = [ask(job_id).body["result_url"] for ask in asked]
+
+        assert {url.partition("?")[2] for url in urls} == {f"signed_at={stage.clock.now_ms()}"}
+        stage.clock.advance(s=1800)  # twice as long as a signature is good for
+    assert "signed_at" not in repr((stage.world, stage.sent, records_of(stage)))
 
 
 def test_replay_waits_when_it_is_asked_to(stage: Stage) -> None:

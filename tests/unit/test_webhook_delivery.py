@@ -113,7 +113,7 @@ def test_delivered_webhook_is_done_with(desk: Desk, status: int) -> None:
     assert desk.telemetry.names == ["webhook_delivered"]
 
 
-def test_webhook_is_signed_anew_in_each_attempt(desk: Desk) -> None:
+def test_webhook_is_signed_anew_in_each_attempt(desk: Desk) -> None:  # case Z02
     desk.client.script = [500]
 
     desk.deliver()
