@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
+from sluiceway_local.processes import wait_for
 
 from tests.local.plant import built
 
@@ -209,6 +210,19 @@ def test_redrive_of_all_clears_the_queue_and_tells_of_each_job(
     assert SECRET not in json.dumps([listed, outcomes])
     plant.sqs.purge_queue(QueueUrl=plant.url("DeadLetter"))
     assert plant.run_cli("dlq", "redrive", "--all") == {"outcomes": [], "messages_unseen": 0}
+
+
+@pytest.mark.parametrize("lane", ["Interactive", "Batch"])
+def test_poison_message_ends_in_the_dead_letter_queue(plant: Plant, lane: str) -> None:
+    # case D09, T04, T06: it is given back ten times, and moved by the receive after that.
+    plant.sqs.send_message(QueueUrl=plant.url(lane), MessageBody=f"not ours: {SECRET}")
+
+    assert wait_for(lambda: bool(plant.dead_letters()), timeout_s=30, pause_s=0.5)
+
+    (entry,) = plant.run_cli("dlq", "list")["dead_letters"]
+    assert entry["why_stray"] == "the message isn't one of ours"
+    plant.until_empty(lane)
+    plant.sqs.purge_queue(QueueUrl=plant.url("DeadLetter"))
 
 
 def test_what_somebody_else_looks_at_is_counted(plant: Plant) -> None:
