@@ -57,24 +57,14 @@ def of_flags(before: flags.Document, after: flags.Document) -> list[Change]:
 
 def state(document: flags.Document, feature: str) -> str:
     """`on` or `off`, and for whom it is the other."""
-    on = is_on(document, feature)
+    on = flags.is_on(document, feature)
     those = [
         f"{kind}:{name}"
         for kind, names in flags.exceptions(document, feature).items()
         for name in sorted(names)
     ]
-    but = f", but {_word(not on)} for {' '.join(those)}" if those else ""
-    return f"{_word(on)}{but}"
-
-
-def is_on(document: flags.Document, feature: str) -> bool:
-    """For all whom no exception names."""
-    on: bool = document.get(feature, {}).get("default", flags.FEATURES[feature])
-    return on
-
-
-def _word(on: bool) -> str:  # noqa: FBT001
-    return "on" if on else "off"
+    but = f", but {flags.word(not on)} for {' '.join(those)}" if those else ""
+    return f"{flags.word(on)}{but}"
 
 
 def _of_members(path: str, before: BaseModel, after: BaseModel) -> Iterator[Change]:

@@ -66,7 +66,7 @@ def _feature_row(document: flags.Document, feature: str) -> dict[str, Any]:
     found = flags.exceptions(document, feature)
     return {
         "feature": feature,
-        "on": changes.is_on(document, feature),
+        "on": flags.is_on(document, feature),
         "exceptions": {kind: sorted(names) for kind, names in found.items()},
     }
 

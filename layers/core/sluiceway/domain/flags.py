@@ -50,7 +50,7 @@ def switched(document: Document, feature: str, *, on: bool, subject: str = "") -
         kind, name = _parts(subject)
         if kind not in ASKED_FOR[feature]:
             raise ValueError(f"{feature} can't be switched for one {kind} alone")
-        default = _default(document, feature)
+        default = is_on(document, feature)
         names = exceptions(document, feature).get(kind, frozenset())
         names = names - {name} if on is default else names | {name}
         rules = {**_rules(new, feature)}
@@ -64,9 +64,20 @@ def switched(document: Document, feature: str, *, on: bool, subject: str = "") -
     return new
 
 
+def is_on(document: Document, feature: str) -> bool:
+    """For all whom no exception names."""
+    default: bool = document.get(feature, {}).get("default", FEATURES[feature])
+    return default
+
+
+def word(on: bool) -> str:  # noqa: FBT001
+    """`on` or `off`."""
+    return "on" if on else "off"
+
+
 def exceptions(document: Document, feature: str) -> dict[str, frozenset[str]]:
     """For whom the feature is not as its default says: names of models and of tenants."""
-    default = _default(document, feature)
+    default = is_on(document, feature)
     found = {}
     for kind in SUBJECTS:
         rule = _rules(document, feature).get(_rule_name(kind, on=not default))
@@ -79,11 +90,11 @@ def told(document: Document) -> list[str]:
     """What isn't as it comes, in words: `submit is off for model demo-chat`."""
     found = []
     for feature, usual in FEATURES.items():
-        default = _default(document, feature)
+        default = is_on(document, feature)
         if default is not usual:
-            found.append(f"{feature} is {_word(default)}")
+            found.append(f"{feature} is {word(default)}")
         found += [
-            f"{feature} is {_word(not default)} for {kind} {name}"
+            f"{feature} is {word(not default)} for {kind} {name}"
             for kind, names in exceptions(document, feature).items()
             for name in sorted(names)
         ]
@@ -113,22 +124,13 @@ def _parts(subject: str) -> tuple[str, str]:
     return kind, name
 
 
-def _default(document: Document, feature: str) -> bool:
-    default: bool = document.get(feature, {}).get("default", FEATURES[feature])
-    return default
-
-
 def _rules(document: Document, feature: str) -> dict[str, Any]:
     rules: dict[str, Any] = document.get(feature, {}).get("rules", {})
     return rules
 
 
 def _rule_name(kind: str, *, on: bool) -> str:
-    return f"{_word(on)} for {kind}s"
-
-
-def _word(on: bool) -> str:  # noqa: FBT001
-    return "on" if on else "off"
+    return f"{word(on)} for {kind}s"
 
 
 def _rule(kind: str, names: frozenset[str], *, on: bool) -> dict[str, Any]:
