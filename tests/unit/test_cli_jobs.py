@@ -519,9 +519,7 @@ def test_show_of_an_open_job_says_what_it_can_not_know(desk: Desk) -> None:
 
     found = show(job)
 
-    assert found["missing"] == {
-        "what it waits for (model)": "the catalogue that is known here has no model gone"
-    }
+    assert found["missing"] == {"what it waits for (model)": "the catalogue has no model gone"}
     assert found["why"]["waits_for"] == "worker"
 
 
