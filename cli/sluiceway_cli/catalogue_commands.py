@@ -301,7 +301,7 @@ def _consequences(before: Catalogue, after: Catalogue, target: Target) -> list[s
             )
             warnings.append(
                 f"models.{name} is removed: submits of it are refused, and its open jobs "
-                f"(about {jobs} now) fail as vendor_rejected"
+                f"(about {jobs} now) fail as vendor_rejected, an hour after they were enqueued"
             )
     warnings += [
         f"tenants.{name} is removed: it has the limits of tenants.default then"

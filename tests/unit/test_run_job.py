@@ -8,13 +8,20 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from sluiceway.domain import job as transitions
 from sluiceway.domain.errors import StoreBusyError, VendorError
 from sluiceway.domain.job import Job, JobStatus
 from sluiceway.domain.lease import CLOCK_SKEW_MS
 from sluiceway.domain.payload import Payload, compress
 from sluiceway.http import job_reply
 from sluiceway.ports import LeaseHeld, Moved, Started, VendorAnswer, VendorCall
-from sluiceway.usecases.run_job import MAX_LOOKS, Acknowledge, Decision, GiveBack
+from sluiceway.usecases.run_job import (
+    MAX_LOOKS,
+    MODEL_LOST_AFTER_MS,
+    Acknowledge,
+    Decision,
+    GiveBack,
+)
 
 from tests.fakes.in_memory import (
     NOW_MS,
@@ -784,16 +791,67 @@ def test_run_past_the_deadline_looks_at_nothing_else() -> None:
     assert bench.job.error.code == "deadline_exceeded"
 
 
-def test_run_fails_a_job_whose_model_is_gone() -> None:
-    bench = Bench()
-    bench.put(a_job(model="demo-gone"))
+@pytest.fixture
+def unknown() -> Bench:
+    """A worker that doesn't know the model of its job."""
+    bench = Bench(catalogue=CATALOGUE.model_copy(update={"models": {}}))
+    bench.put(a_job())
+    return bench
 
-    decision = bench.deliver()
+
+def test_job_of_a_model_that_this_worker_does_not_know_yet_waits_and_runs(unknown: Bench) -> None:
+    before = unknown.job
+
+    decision = unknown.deliver(receives=9)
+    waiting = unknown.job
+    unknown.catalogue = CATALOGUE
+    unknown.clock.set(waiting.not_before_epoch_ms or 0)
+    unknown.deliver()
+
+    assert decision == Acknowledge()
+    assert waiting == transitions.parked(before, not_before_ms=NOW_MS + 60_000)
+    assert ("job_parked", JOB_ID, {"reason": "model_unknown"}) in unknown.telemetry.events
+    assert (unknown.job.status, unknown.vendors.total) == (JobStatus.COMPLETED, 1)
+
+
+def test_job_of_an_unknown_model_looks_the_more_rarely_the_longer_it_waits(unknown: Bench) -> None:
+    looks = 0
+    unknown.rand = 1.0
+    while unknown.job.open:
+        unknown.deliver()
+        looks += 1
+        unknown.clock.set(unknown.job.not_before_epoch_ms or 0)
+
+    assert looks <= 10
+
+
+def test_wait_for_a_model_ends_at_the_deadline_at_the_latest(unknown: Bench) -> None:
+    unknown.put(a_job(deadline_epoch_ms=NOW_MS + 1_000))
+
+    unknown.deliver()
+
+    assert unknown.job.not_before_epoch_ms == unknown.job.due_at_epoch_ms == NOW_MS + 1_000
+
+
+def test_worker_that_does_not_know_the_model_leaves_the_job_to_one_that_does(
+    unknown: Bench,
+) -> None:
+    job = unknown.put(processing())
+    unknown.hold_lease(JOB_ID)
+
+    assert unknown.deliver() == Acknowledge()
+    assert unknown.job == job
+
+
+def test_run_fails_a_job_whose_model_is_gone_for_an_hour(unknown: Bench) -> None:
+    unknown.clock.advance(ms=MODEL_LOST_AFTER_MS)
+
+    decision = unknown.deliver()
 
     assert decision == GiveBack(0.0)
-    assert bench.job.error is not None
-    assert (bench.job.status, bench.job.error.code) == (JobStatus.FAILED, "vendor_rejected")
-    assert bench.world.claims == {}
+    assert unknown.job.error is not None
+    assert (unknown.job.status, unknown.job.error.code) == (JobStatus.FAILED, "vendor_rejected")
+    assert unknown.world.claims == {}
 
 
 # ------------------------------------------------------------------ to the dead-letter queue

@@ -44,7 +44,7 @@ from tests.fakes.in_memory import (
 )
 from tests.fakes.outside import FakeBus
 from tests.unit.bench import FUNCTION_MS, LEASE_MS, Bench, processing, unavailable
-from tests.unit.samples import CACHE_KEY, DAY_MS, JOB_ID, a_job, an_error
+from tests.unit.samples import CACHE_KEY, CATALOGUE, DAY_MS, JOB_ID, a_job, an_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -82,7 +82,7 @@ class Minute(Bench):
     queue: InMemoryQueue = field(default_factory=InMemoryQueue)
     time_left_ms: int = 55_000
     service: Service = field(default_factory=Service)
-    models: dict[str, Model] = field(default_factory=dict)
+    models: dict[str, Model] = field(default_factory=lambda: dict(CATALOGUE.models))
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -118,7 +118,9 @@ class Minute(Bench):
                 pause=self.pause_sweep,
                 gates=self.gates,
                 latencies=InMemoryLatencies(World()),
-                catalogue=Catalogue(service=self.service, models=self.models),
+                catalogue=Catalogue(
+                    service=self.service, vendors=CATALOGUE.vendors, models=self.models
+                ),
                 backlogs=self.backlogs,
                 workers=WORKERS,
             ),
@@ -1230,6 +1232,14 @@ def test_bus_that_takes_no_notice_fails_no_sweep(minute: Minute) -> None:
     assert minute.state.read().degraded
     told = [fields for name, _, fields in minute.telemetry.events if name == "notice_lost"]
     assert told == [{"notice": "DegradedBegan"}]
+
+
+def test_job_whose_model_nobody_knows_degrades_no_one(minute: Minute) -> None:
+    minute.put(replace(waiting(900_000), model="demo-new"))
+
+    minute.sweep()
+
+    assert not minute.state.read().degraded
 
 
 def test_bounds_of_degraded_mode_are_the_catalogues(minute: Minute) -> None:

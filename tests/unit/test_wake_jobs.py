@@ -240,6 +240,18 @@ def test_sweep_by_hand_sends_for_nobody(minute: Minute) -> None:
     assert minute.job == before
 
 
+@pytest.mark.parametrize(("model", "sent"), [("demo-chat", 1), ("demo-new", 0)])
+def test_job_of_a_model_that_the_sweeper_does_not_know_is_not_woken(
+    minute: Minute, model: str, sent: int
+) -> None:
+    far = LATER_MS + 60_000
+    minute.put(at_gate(model=model, not_before_epoch_ms=far, due_at_epoch_ms=far))
+
+    minute.sweep(poll=True)
+
+    assert len(minute.queue.sends) == sent
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -278,7 +290,7 @@ def test_lent_job_leaves_its_row_as_it_is_and_each_copy_runs_it_once(minute: Min
     minute.sweep(poll=True)
 
     lent = [(tenant, job_id) for lane, tenant, job_id in minute.queue.sends if lane == "batch"]
-    assert len(lent) == 10  # 2 workers, a second each, until the next poll
+    assert len(lent) == 2  # workers, each with a call that lasts until the next poll
     assert minute.world.jobs == before
     for lane in ("batch", "interactive"):
         for tenant, job_id in lent:

@@ -9,7 +9,6 @@ from sluiceway.domain import job as transitions
 from sluiceway.domain.catalogue import FINISH_MARGIN_S, Catalogue, Model, Vendor, scope_of
 from sluiceway.domain.errors import (
     CallAbortedError,
-    ModelNotFoundError,
     NotCalledError,
     StoreBusyError,
     VendorError,
@@ -65,6 +64,12 @@ PROBE_MARGIN_MS = 5_000
 
 TIMER_SLACK_MS = 100
 """A call that ended so shortly before its timeout has used it up."""
+
+MODEL_LOST_AFTER_MS = 3_600_000
+"""A job whose model is unknown is given up so long after it was enqueued. Until then a push may be
+on its way that this worker has not seen yet, or one that is taken back and repaired."""
+
+MODEL_LOOK_MS = 60_000
 
 MAX_LOOKS = 5
 """At a job that somebody else moves while we decide."""
@@ -154,8 +159,12 @@ def _step(job: Job, delivery: Delivery, worker: Worker) -> Decision | None:
     refusal = _refusal(job, now_ms, worker)
     if refusal is not None:
         return _fail(job, refusal, delivery, worker, lease=None)
+    if job.model not in worker.catalogue.models:
+        until_ms = _look_for_model_ms(job, now_ms, worker)
+        return _wait_outside(job, until_ms, "model_unknown", delivery, worker)
     if job.tenant in worker.state.read().paused_tenants:
-        return _wait_for_tenant(job, delivery, worker)
+        until_ms = _look_again_ms(job, _tenant_paused(now_ms), delivery, worker)
+        return _wait_outside(job, until_ms, "tenant_paused", delivery, worker)
 
     outcome = worker.jobs.start(
         job,
@@ -229,9 +238,10 @@ def _refusal(job: Job, now_ms: int, worker: Worker) -> JobError | None:
     """Why the job may not be started any more, in the protocol's order."""
     if now_ms >= job.deadline_epoch_ms:
         return _error(job, "deadline_exceeded", "The job's deadline passed.", now_ms)
-    try:
-        model = worker.catalogue.model(job.model)
-    except ModelNotFoundError:
+    model = worker.catalogue.models.get(job.model)
+    if model is None:
+        if now_ms < job.enqueued_at_epoch_ms + MODEL_LOST_AFTER_MS:
+            return None
         return _error(job, "vendor_rejected", "The model is no longer in the catalogue.", now_ms)
     if job.called_at_epoch_ms is not None and _fresh_entry(job, worker) is None:
         return _error(job, "outcome_unknown", _UNKNOWN, now_ms)
@@ -246,13 +256,22 @@ def _refusal(job: Job, now_ms: int, worker: Worker) -> JobError | None:
 _UNKNOWN = "A worker died during the call, and this vendor may not be asked twice."
 
 
-def _wait_for_tenant(job: Job, delivery: Delivery, worker: Worker) -> Decision | None:
-    """The tenant is paused: its job waits without a message, as behind a paused gate.
+def _look_for_model_ms(job: Job, now_ms: int, worker: Worker) -> int:
+    """When a job looks again whose model this worker doesn't know; more rarely as it waits."""
+    waited_ms = max(0, now_ms - job.enqueued_at_epoch_ms)
+    spread_ms = max(MODEL_LOOK_MS, waited_ms // 2)
+    until_ms = now_ms + MODEL_LOOK_MS // 2 + round(worker.rand() * spread_ms)
+    return min(until_ms, job.deadline_epoch_ms)
+
+
+def _wait_outside(
+    job: Job, until_ms: int, why: str, delivery: Delivery, worker: Worker
+) -> Decision | None:
+    """The job waits without a message, as behind a paused gate: no attempt, and no lease.
 
     What another worker is busy with is left to it.
     """
     now_ms = worker.clock.now_ms()
-    until_ms = _look_again_ms(job, _tenant_paused(now_ms), delivery, worker)
     new = transitions.parked(job, not_before_ms=until_ms)
     taken = job.status is JobStatus.PROCESSING
     outcome = worker.jobs.apply(job, new, unless_held_at_ms=now_ms if taken else None)
@@ -260,7 +279,7 @@ def _wait_for_tenant(job: Job, delivery: Delivery, worker: Worker) -> Decision |
         return _wait_for_lease(job, delivery, worker, own=outcome.by_this_job)
     if not isinstance(outcome, Applied):
         return None
-    worker.telemetry.event("job_parked", new, reason="tenant_paused")
+    worker.telemetry.event("job_parked", new, reason=why)
     return Acknowledge()
 
 

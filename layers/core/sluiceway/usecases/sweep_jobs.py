@@ -361,7 +361,9 @@ def _wake(waiting: list[IndexedJob], picture: Backlog, sweep: _Sweep, sweeper: S
         [
             job
             for job in waiting
-            if job not in sweep.sent_for and job.tenant not in known.paused_tenants
+            if job not in sweep.sent_for
+            and job.tenant not in known.paused_tenants
+            and job.model in sweeper.catalogue.models
         ],
         picture,
         sweeper.catalogue,
@@ -418,7 +420,7 @@ def _paint_again(sweep: _Sweep, sweeper: Sweeper) -> None:
 
 
 def _let_in(waiting: list[IndexedJob], sweeper: Sweeper) -> list[IndexedJob]:
-    """Those that neither a pause nor a shut gate keeps waiting: their age tells of the lanes."""
+    """Those that no pause, shut gate or unknown model keeps: their age tells of the lanes."""
     now_ms = sweeper.clock.now_ms()
     try:
         paused_tenants = sweeper.state.read().paused_tenants
@@ -428,7 +430,8 @@ def _let_in(waiting: list[IndexedJob], sweeper: Sweeper) -> list[IndexedJob]:
     except StoreBusyError:  # the jobs don't wait for a figure
         return waiting
     shut = {name for name, closed in closed_at.items() if closed is not None and not closed.far}
-    return [job for job in waiting if job.tenant not in paused_tenants and job.model not in shut]
+    kept = shut | (closed_at.keys() - sweeper.catalogue.models.keys())
+    return [job for job in waiting if job.tenant not in paused_tenants and job.model not in kept]
 
 
 def _switch_degraded(let_in: list[IndexedJob], sweeper: Sweeper, *, whole: bool) -> None:
