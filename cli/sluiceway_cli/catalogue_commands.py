@@ -266,7 +266,7 @@ def _planned(text: str, target: Target, seen: History, *, as_json: bool) -> Plan
     in_force = _text_in_force(target.catalogue_profile, seen.running)
     warnings = list(checked.warnings)
     try:
-        before = catalogues.parse(in_force)
+        before = catalogues.parse(in_force, on_unknown=lambda _: None)
     except ConfigurationError:  # deployed by other means
         before = Catalogue()
         warnings.append("what is in force can't be read, so all of this is told as new")

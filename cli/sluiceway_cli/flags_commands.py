@@ -76,12 +76,19 @@ def _far(deployment: Deployment) -> str:
 
 
 def _document(profile: Profile, deployment: Deployment | None) -> flags.Document:
-    """What a deployment brings; nothing before the first. Raises ConfigurationError."""
+    """What a deployment brings; nothing before the first. Raises ConfigurationError.
+
+    Without what newer code alone knows: a stack that was rolled back would take no switch with it.
+    """
     if deployment is None:
         return {}
+    unknown: list[str] = []
     text = profile.text(deployment.version)
-    parse_flags(text)
+    parse_flags(text, on_unknown=unknown.extend)
     document: flags.Document = json.loads(text)
+    for name in unknown:
+        click.echo(f"{name}: this version has no such feature, and leaves it out.", err=True)
+        del document[name]
     return document
 
 

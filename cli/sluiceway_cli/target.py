@@ -5,7 +5,7 @@ import os
 import random
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
@@ -86,6 +86,10 @@ class Quiet:
     def span(self, name: str, job: Job) -> AbstractContextManager[None]:  # noqa: ARG002
         """See Telemetry."""
         return nullcontext()
+
+
+def _ignore(members: Sequence[str]) -> None:
+    """What newer code put into a configuration, which this one can't show."""
 
 
 @dataclass(frozen=True)
@@ -346,9 +350,12 @@ class Target:
         return self._output("GradualRolloutId" if gradual else "ImmediateRolloutId")
 
     def catalogue(self) -> Catalogue:
-        """What is in force; before the first push, what is packaged."""
+        """What is in force; before the first push, what is packaged.
+
+        As in the functions, without what newer code alone knows.
+        """
         text = self.catalogue_profile.running_text()
-        return catalogues.parse(packaged_text() if text is None else text)
+        return catalogues.parse(packaged_text() if text is None else text, on_unknown=_ignore)
 
     def lease_s(self) -> float:
         """How long a worker's lease lasts, by the settings of the function."""
@@ -358,8 +365,8 @@ class Target:
         return float(answer["Environment"]["Variables"]["LEASE_S"])
 
     def flags(self) -> Flags:
-        """What is in force."""
-        return parse_flags(self.flags_profile.running_text() or "{}")
+        """What is in force; as in the functions, without features that newer code alone knows."""
+        return parse_flags(self.flags_profile.running_text() or "{}", on_unknown=_ignore)
 
     def _profile(self, name: str, content_type: str) -> Profile:
         return Profile(

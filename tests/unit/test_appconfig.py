@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,6 +35,7 @@ class Reader:
     session: boto3.Session = field(default_factory=lambda: boto3.Session(region_name="us-east-1"))
     clock: FakeClock = field(default_factory=FakeClock)
     told: list[tuple[str, str]] = field(default_factory=list)
+    parse: Callable[[str], str] = parse_word
 
     def __post_init__(self) -> None:
         self.appconfig = FakeAppConfig(self.session)
@@ -41,7 +43,7 @@ class Reader:
             lambda: self.session.client("appconfigdata"),
             "application",
             "catalogue",
-            parse=parse_word,
+            parse=self.parse,
             otherwise=lambda: "packaged",
             clock=self.clock,
             on_failure=lambda profile, reason: self.told.append((profile, reason)),
@@ -181,6 +183,25 @@ def test_clock_that_goes_back_makes_it_read_again() -> None:
     assert reader.read() == "second"
 
 
+@pytest.mark.parametrize("error", [RecursionError, ValueError], ids=lambda error: error.__name__)
+def test_content_that_nobody_thought_of_leaves_the_last_one_in_force(
+    error: type[Exception],
+) -> None:
+    def parse(text: str) -> str:
+        if text == "odd":
+            raise error
+        return text
+
+    reader = Reader(parse=parse)
+    reader.deploy("first")
+    reader.read()
+
+    reader.deploy("odd")
+
+    assert reader.later() == "first"
+    assert reader.told == [("catalogue", "invalid")]
+
+
 # ------------------------------------------------------------------------------------ live
 
 
@@ -276,3 +297,12 @@ def test_switch_of_what_does_not_exist_is_refused(feature: str, subject: str) ->
 def test_bad_documents_are_refused(text: str) -> None:
     with pytest.raises(ConfigurationError):
         parse_flags(text)
+
+
+def test_features_of_newer_code_are_left_out_and_keep_no_other_from_being_switched() -> None:
+    told: list[str] = []
+    newer = {"teleport": {"default": 7}, "submit": {"default": False}}
+
+    read = parse_flags(json.dumps(newer), on_unknown=told.extend)
+
+    assert (read.on("submit"), read.on("bypass"), told) == (False, True, ["teleport"])

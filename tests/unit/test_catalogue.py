@@ -71,6 +71,29 @@ allow_shared_cache = true
 """  # noqa: E501 - TOML has no line breaks here
 
 
+NEWER = SAMPLE.replace("[tenants.default]", "[tenants.default]\nmood = 1").replace(
+    "burst = 10", "burst = 10\nmagic = true\n"
+)
+
+
+def test_members_of_newer_code_are_left_out_and_told_to_who_works_with_it() -> None:
+    told: list[str] = []
+
+    catalogue = parse(f"epoch = 3\n{NEWER}", on_unknown=told.extend)
+
+    assert catalogue == parse(SAMPLE)
+    assert sorted(told) == ["epoch", "models.demo-chat.magic", "tenants.default.mood"]
+
+
+def test_other_faults_beside_members_of_newer_code_are_refused() -> None:
+    told: list[str] = []
+
+    with pytest.raises(ConfigurationError, match=r"models\.demo-chat\.weight"):
+        parse(NEWER.replace('"light"', '"feather"'), on_unknown=told.extend)
+
+    assert told == []
+
+
 def faults(text: str) -> list[str]:
     """The places that a wrong catalogue's error names."""
     with pytest.raises(ConfigurationError) as caught:

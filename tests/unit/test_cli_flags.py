@@ -39,6 +39,18 @@ def document(desk: Desk) -> dict[str, Any]:
 # ------------------------------------------------------------------------------------ set
 
 
+def test_switch_beside_a_feature_of_newer_code_leaves_that_out_and_says_so(desk: Desk) -> None:
+    newer = {"teleport": {"default": True}, "bypass": {"default": False}}
+    desk.deployed(desk.flags_profile, json.dumps(newer))
+
+    done = run("flags", "set", "submit", "off")
+
+    assert done.exit_code == 0
+    assert "teleport: this version has no such feature" in done.stderr
+    assert document(desk) == {"bypass": {"default": False}, "submit": {"default": False}}
+    assert desk.flags().on("bypass") is False
+
+
 @pytest.mark.parametrize("feature", flags.FEATURES)
 def test_feature_is_switched_for_all_and_back(desk: Desk, feature: str) -> None:
     usual = flags.FEATURES[feature]

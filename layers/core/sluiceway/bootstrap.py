@@ -9,7 +9,7 @@ import os
 import random
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -523,10 +523,16 @@ def _configuration(
     def on_failure(profile: str, reason: str) -> None:
         telemetry.event("configuration_kept", profile=profile, reason=reason)
 
+    def ignore(profile: str) -> Callable[[Sequence[str]], None]:
+        def told(names: Sequence[str]) -> None:
+            telemetry.event("configuration_ignored", profile=profile, members=", ".join(names[:10]))
+
+        return told
+
     def parse(text: str) -> "Catalogue":
         from sluiceway.domain import catalogue  # noqa: PLC0415
 
-        return catalogue.parse(text)
+        return catalogue.parse(text, on_unknown=ignore("catalogue"))
 
     return (
         AppConfigReader(
@@ -542,7 +548,7 @@ def _configuration(
             client,
             settings.configuration,
             "flags",
-            parse=parse_flags,
+            parse=lambda text: parse_flags(text, on_unknown=ignore("flags")),
             otherwise=lambda: PowertoolsFlags({}),
             clock=SystemClock(),
             on_failure=on_failure,

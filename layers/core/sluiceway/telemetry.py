@@ -104,6 +104,7 @@ EVENTS: dict[str, tuple[Metric, ...]] = {
     "webhook_unrecorded": (),
     "webhook_changed": (),
     "configuration_kept": (Metric("ConfigurationKept"),),
+    "configuration_ignored": (),
     "configuration_unread": (),
     "signature_expired": (Metric("SignaturesExpired"),),
     # A worker's are none of Lambda's errors: it answers with the message that is to stay.

@@ -1,7 +1,7 @@
 """The catalogue and the feature flags from AppConfig."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
 from aws_lambda_powertools.utilities.feature_flags import FeatureFlags
@@ -87,7 +87,7 @@ class AppConfigReader(Generic[T]):
             return self._value
         try:
             value = self._parse(raw.decode())
-        except (ConfigurationError, UnicodeDecodeError):
+        except (ConfigurationError, ValueError, RecursionError):
             return self._kept("invalid")
         self._raw = raw
         return value
@@ -127,10 +127,19 @@ class PowertoolsFlags:
         )
 
 
-def parse_flags(text: str) -> PowertoolsFlags:
-    """Raises ConfigurationError with what is wrong."""
+def parse_flags(
+    text: str, *, on_unknown: Callable[[Sequence[str]], None] | None = None
+) -> PowertoolsFlags:
+    """The flags of a document.
+
+    A feature that there isn't is a fault; with `on_unknown` it is left out and told to it, as newer
+    code may have let it through. Raises ConfigurationError with what is wrong.
+    """
     try:
         document = json.loads(text)
+        if on_unknown is not None and (unknown := flags.unknown(document)):
+            on_unknown(unknown)
+            document = {name: document[name] for name in document if name not in unknown}
         if faults := flags.check(document):
             raise ConfigurationError(faults)
         if document:  # Powertools warns of one that switches nothing

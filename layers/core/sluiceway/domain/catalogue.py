@@ -4,7 +4,7 @@ Durations are seconds, sizes bytes, prices units of the operator's currency per 
 """
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -183,10 +183,12 @@ def scope_of(model: Model, options: Mapping[str, object], *, allow_shared: bool)
     return model.cache.scope
 
 
-def parse(text: str) -> Catalogue:
+def parse(text: str, *, on_unknown: Callable[[Sequence[str]], None] | None = None) -> Catalogue:
     """The catalogue in this TOML.
 
-    Members that a named tenant leaves out come from `tenants.default`.
+    Members that a named tenant leaves out come from `tenants.default`. Those that there aren't are
+    faults; with `on_unknown` they are left out and told to it: whoever works with a catalogue that
+    newer code let through does what it can.
     Raises ConfigurationError with every fault found.
     """
     try:
@@ -202,9 +204,14 @@ def parse(text: str) -> Catalogue:
     try:
         catalogue = Catalogue.model_validate(raw)
     except ValidationError as error:
-        raise ConfigurationError(
-            tuple(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
-        ) from error
+        found = [(".".join(map(str, e["loc"])), e["type"], e["msg"]) for e in error.errors()]
+        unknown = [where for where, kind, _ in found if kind == "extra_forbidden"]
+        if on_unknown is None or len(unknown) < len(found):
+            raise ConfigurationError(
+                tuple(f"{where}: {message}" for where, _, message in found)
+            ) from error
+        on_unknown(unknown)
+        catalogue = Catalogue.model_validate(raw, extra="ignore")
     faults = tuple(
         f"models.{name}.vendor: there is no vendor {model.vendor!r}"
         for name, model in catalogue.models.items()

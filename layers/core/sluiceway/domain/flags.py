@@ -101,13 +101,18 @@ def told(document: Document) -> list[str]:
     return found
 
 
+def unknown(document: object) -> list[str]:
+    """The features of a document that there aren't."""
+    return sorted(set(document) - set(FEATURES)) if isinstance(document, dict) else []
+
+
 def check(document: object) -> tuple[str, ...]:
     """What is wrong with a document besides what Powertools' own check finds."""
     if not isinstance(document, dict):
         return ("a document of flags is a JSON object",)
-    unknown = sorted(set(document) - set(FEATURES))
     faults = [
-        f"{name}: there is no such feature; there are: {', '.join(FEATURES)}" for name in unknown
+        f"{name}: there is no such feature; there are: {', '.join(FEATURES)}"
+        for name in unknown(document)
     ]
     faults += [
         f"{name}: the default is true or false"
