@@ -18,9 +18,6 @@ from sluiceway.http import Reply
 from sluiceway.routes import batches, jobs, openai, service, usage, webhooks
 from sluiceway.routes.request import UNEXPECTED, ApiDeps, Request, request_of
 
-_NO_DEPS: Any = None
-"""Of a request that is refused before anybody asks what there is."""
-
 app = APIGatewayRestResolver()
 app.include_router(service.router)
 app.include_router(jobs.router)
@@ -32,24 +29,23 @@ app.include_router(webhooks.router)
 
 def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
     """Answers an API Gateway proxy event."""
-    return answer(event, context, bootstrap.api_deps())
-
-
-def answer(
-    event: dict[str, Any], context: LambdaContext, live: bootstrap.Live[ApiDeps]
-) -> dict[str, Any]:
-    """As `handle`; a process that could read no configuration yet says when to come again."""
     try:
-        deps = live.now()
-    except StoreBusyError as error:  # told by who couldn't read it
-        refusal = Request(event, context, _NO_DEPS).refuse(error)
-        return {
-            "statusCode": refusal.status_code,
-            "multiValueHeaders": {name: [value] for name, value in refusal.headers.items()},
-            "body": "" if event["httpMethod"] == "HEAD" else refusal.body,
-            "isBase64Encoded": False,
-        }
+        deps = bootstrap.api_deps().now()
+    except StoreBusyError as error:  # no catalogue was ever read: there is nothing to work with
+        return refuse(event, context, error)
     return handle(event, context, deps)
+
+
+def refuse(event: dict[str, Any], context: LambdaContext, error: StoreBusyError) -> dict[str, Any]:
+    """Answers any request with the error."""
+    request = Request(event, context, deps=None)  # type: ignore[arg-type] - a refusal needs none
+    response = request.refuse(error)
+    return {
+        "statusCode": response.status_code,
+        "multiValueHeaders": {name: [str(value)] for name, value in response.headers.items()},
+        "body": "" if event["httpMethod"] == "HEAD" else response.body,
+        "isBase64Encoded": False,
+    }
 
 
 def handle(event: dict[str, Any], context: LambdaContext, deps: ApiDeps) -> dict[str, Any]:

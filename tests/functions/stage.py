@@ -97,6 +97,16 @@ class Answer:
         return json.loads(self.text)
 
 
+def read_answer(event: dict[str, Any], raw: dict[str, Any]) -> Answer:
+    """What the API gave for the event, which must be as openapi.json says."""
+    json.dumps(raw)  # Lambda does
+    assert not raw["isBase64Encoded"]
+    headers = {name.lower(): values[0] for name, values in raw["multiValueHeaders"].items()}
+    answer = Answer(raw["statusCode"], headers, raw["body"])
+    conformance.check(event["httpMethod"], event["path"], answer)
+    return answer
+
+
 @dataclass
 class Stage:
     """Whatever is set here before a request is what the functions work with."""
@@ -189,13 +199,8 @@ class Stage:
             pause=self.pause,
             idempotency=lambda: self.idempotency,
         )
-        raw = api.handle(event, a_context(time_left_ms=self.time_left_ms), deps)
-        json.dumps(raw)  # Lambda does
-        assert not raw["isBase64Encoded"]
-        headers = {name.lower(): values[0] for name, values in raw["multiValueHeaders"].items()}
-        answer = Answer(raw["statusCode"], headers, raw["body"])
-        conformance.check(event["httpMethod"], event["path"], answer)
-        return answer
+        context = a_context(time_left_ms=self.time_left_ms)
+        return read_answer(event, api.handle(event, context, deps))
 
     def post(self, body: Any = ABSENT, *, raw: str | bytes | None = None, **changes: Any) -> Answer:
         """Submits; `raw` is the body as it is, in base64 when it is bytes."""

@@ -8,7 +8,10 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import boto3
 import pytest
+from botocore.exceptions import EndpointConnectionError
+from sluiceway import bootstrap
 from sluiceway.domain.backlog import Backlog, Group, Pace
 from sluiceway.domain.catalogue import Tenant
 from sluiceway.domain.errors import StoreBusyError, VendorError
@@ -16,13 +19,24 @@ from sluiceway.domain.job import JobStatus
 from sluiceway.domain.payload import Payload
 from sluiceway.ports import VendorAnswer
 
+from functions.api import app
+from tests.fakes.appconfig import FakeAppConfig
 from tests.fakes.in_memory import NOW_MS, InMemoryPayloads, InMemoryQueue
-from tests.functions.stage import ABSENT, Answer, Stage, end, message, request, sample
-from tests.unit.logs import log_lines, metric_lines, output
+from tests.functions.stage import (
+    ABSENT,
+    Answer,
+    Stage,
+    end,
+    message,
+    read_answer,
+    request,
+    sample,
+)
+from tests.unit.logs import a_context, log_lines, metric_lines, output
 from tests.unit.samples import CACHE_KEY, CATALOGUE, JOB_ID, a_job, an_entry, packed, written
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 MIB = 1024 * 1024
 LAMBDA_ANSWER_BYTES = 6 * MIB
@@ -52,6 +66,53 @@ def assert_problem(answer: Answer, status: int, code: str) -> None:
 def assert_nothing_happened(stage: Stage) -> None:
     assert written(stage.world) == {}
     assert stage.sent == []
+
+
+# ------------------------------------------------------------------ before there is a catalogue
+
+
+@pytest.fixture
+def unread(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A process that starts while AppConfig can't be reached."""
+    session = boto3.Session(region_name="us-east-1")
+    FakeAppConfig(session).failing = EndpointConnectionError(endpoint_url="https://a.example")
+    monkeypatch.setattr(boto3, "DEFAULT_SESSION", session)
+    for name in ("jobs_table", "cache_table", "coordination_table", "idempotency_table"):
+        monkeypatch.setenv(name.upper(), name)
+    for name in ("interactive_queue_url", "batch_queue_url", "webhook_queue_url"):
+        monkeypatch.setenv(name.upper(), f"https://sqs.example/1/{name}")
+    for name in ("payload_bucket", "webhook_master", "configuration", "target"):
+        monkeypatch.setenv(name.upper(), name)
+    monkeypatch.setenv("CACHE_BACKEND", "dynamodb")
+    bootstrap.api_deps.cache_clear()
+    yield
+    bootstrap.api_deps.cache_clear()
+
+
+@pytest.mark.usefixtures("unread")
+@pytest.mark.parametrize("path", ["/jobs/job_1", "/health"])
+def test_process_without_a_catalogue_answers_503(path: str) -> None:
+    event = request("GET", path)
+    answer = read_answer(event, app.handler(event, a_context()))
+
+    assert_problem(answer, 503, "degraded")
+
+
+@pytest.mark.usefixtures("unread")
+def test_process_without_a_catalogue_answers_clients_of_openai_in_their_form() -> None:
+    event = request("POST", "/chat/completions")
+    answer = read_answer(event, app.handler(event, a_context()))
+
+    assert (answer.status, answer.body["error"]["code"]) == (503, "degraded")
+    assert answer.headers["retry-after"] == "5"
+
+
+@pytest.mark.usefixtures("unread")
+def test_process_without_a_catalogue_answers_head_without_a_body() -> None:
+    event = request("HEAD", "/health")
+    answer = read_answer(event, app.handler(event, a_context()))
+
+    assert (answer.status, answer.text) == (503, "")
 
 
 # ------------------------------------------------------------------ the sample events

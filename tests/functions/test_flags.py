@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-from sluiceway.bootstrap import Live
-from sluiceway.domain.errors import StoreBusyError
 from sluiceway.domain.flags import FEATURES
 from sluiceway.domain.webhook import Attempt, DeliveryStatus
 
-from functions.api import app as api
 from tests.fakes.examples import a_delivery
 from tests.fakes.in_memory import NOW_MS
 from tests.functions.stage import Answer, Stage, request
 from tests.functions.test_api import assert_problem
 from tests.functions.test_openai import assert_error
-from tests.unit.logs import a_context, log_lines, metric_lines, output
+from tests.unit.logs import log_lines, metric_lines, output
 from tests.unit.samples import written
-
-if TYPE_CHECKING:
-    from sluiceway.routes.request import ApiDeps
 
 SCOPES = "submit read cancel bypass admin"
 URL = "https://hooks.partner.example/sluiceway"
@@ -362,22 +356,3 @@ def test_sweeper_begins_degraded_mode_by_its_flag_and_expired_entries_are_served
     assert [one.detail_type for one in stage.bus.taken] == ["DegradedBegan"]
     (told,) = [line for line in log_lines(output(capsys)) if line["message"] == "degraded_began"]
     assert told["reason"] == "flag"
-
-
-# ------------------------------------------------------------------ no configuration at all
-
-
-@pytest.mark.parametrize("path", ["/jobs", "/chat/completions"])
-def test_process_that_could_read_no_configuration_says_when_to_come_again(path: str) -> None:
-    def unread() -> tuple[object, ...]:
-        raise StoreBusyError("The catalogue can't be read.", retry_after_s=5)
-
-    live: Live[ApiDeps] = Live(unread, lambda: None)  # type: ignore[arg-type, return-value]
-
-    raw = api.answer(request("POST", path), a_context(), live)
-
-    body = json.loads(raw["body"])
-    assert raw["statusCode"] == 503
-    assert raw["multiValueHeaders"]["Retry-After"] == ["5"]
-    assert raw["multiValueHeaders"]["X-Request-Id"]
-    assert (body.get("code") or body["error"]["code"]) == "degraded"

@@ -35,19 +35,26 @@ class Reader:
     session: boto3.Session = field(default_factory=lambda: boto3.Session(region_name="us-east-1"))
     clock: FakeClock = field(default_factory=FakeClock)
     told: list[tuple[str, str]] = field(default_factory=list)
+    asked: list[str] = field(default_factory=list)
+    """The kinds of clients, one each time."""
     parse: Callable[[str], str] = parse_word
 
     def __post_init__(self) -> None:
         self.appconfig = FakeAppConfig(self.session)
         self.read = AppConfigReader(
-            lambda: self.session.client("appconfigdata"),
+            lambda: self.client("patient"),
             "application",
             "catalogue",
+            hasty=lambda: self.client("hasty"),
             parse=self.parse,
             otherwise=lambda: "packaged",
             clock=self.clock,
             on_failure=lambda profile, reason: self.told.append((profile, reason)),
         )
+
+    def client(self, kind: str) -> Any:
+        self.asked.append(kind)
+        return self.session.client("appconfigdata")
 
     def deploy(self, text: str) -> None:
         self.appconfig.documents["catalogue"] = text
@@ -155,6 +162,24 @@ def test_appconfig_that_cant_be_reached_leaves_the_last_one_in_force() -> None:
     assert kept == again == "first"
     assert reader.told == [("catalogue", "EndpointConnectionError")]
     assert reader.later() == "second"
+
+
+def test_only_who_has_nothing_to_go_on_with_waits_for_appconfig() -> None:
+    reader = Reader()
+    reader.appconfig.failing = UNREACHABLE
+    with pytest.raises(StoreBusyError):
+        reader.read()
+    reader.appconfig.failing = None
+    reader.read()
+    cold = list(reader.asked)
+
+    reader.later()
+    reader.appconfig.failing = UNREACHABLE
+    reader.later()
+    reader.later()
+
+    assert cold == ["patient", "patient"]
+    assert reader.asked[2:] == ["hasty", "hasty", "hasty"]
 
 
 @pytest.mark.parametrize("deployed", ["first", "two words"])

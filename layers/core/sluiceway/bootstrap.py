@@ -519,6 +519,7 @@ def _configuration(
     from sluiceway.adapters.appconfig import AppConfigReader, PowertoolsFlags, parse_flags  # noqa: PLC0415
 
     client = _made_once(lambda: _store("appconfigdata", telemetry))
+    hasty = _made_once(lambda: boto3.client("appconfigdata", config=SEND_CONFIG))
 
     def on_failure(profile: str, reason: str) -> None:
         telemetry.event("configuration_kept", profile=profile, reason=reason)
@@ -539,6 +540,7 @@ def _configuration(
             client,
             settings.configuration,
             "catalogue",
+            hasty=hasty,
             parse=parse,
             otherwise=packaged_catalogue,
             clock=SystemClock(),
@@ -548,6 +550,7 @@ def _configuration(
             client,
             settings.configuration,
             "flags",
+            hasty=hasty,
             parse=lambda text: parse_flags(text, on_unknown=ignore("flags")),
             otherwise=lambda: PowertoolsFlags({}),
             clock=SystemClock(),

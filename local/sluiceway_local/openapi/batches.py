@@ -12,7 +12,7 @@ from sluiceway.http import Reply, batch_reply
 from sluiceway_local.openapi import samples
 from sluiceway_local.openapi.forms import (
     BODY,
-    STORED,
+    KEYED,
     Absent,
     Answer,
     CorrelationId,
@@ -141,7 +141,7 @@ def _sample(status: int) -> Reply:
             },
         ),
         **refusals(
-            *STORED,
+            *KEYED,
             *BODY,
             *("batch_not_found", "idempotency_in_progress", "idempotency_key_reused"),
             "feature_disabled",
@@ -186,7 +186,7 @@ def _submit(
             {"A batch": _sample(200)},
             sometimes=("Preference-Applied", "Retry-After"),
         ),
-        **refusals(*STORED, "batch_not_found"),
+        **refusals(*KEYED, "batch_not_found"),
     },
 )
 def _get(

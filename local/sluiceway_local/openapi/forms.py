@@ -304,7 +304,7 @@ def _meaning(code: str) -> str:
 
 
 _MEANINGS = {
-    "degraded": "The tables are busy, or the lanes are far behind.",
+    "degraded": "The tables or the configuration can't be had, or the lanes are far behind.",
     "internal": "Something failed on our side. The same request may be sent again.",
     "invalid_request": "A parameter or a header is wrong, or the body is no JSON as we take it.",
     "quota_exceeded": "The tenant's open jobs, or a budget of its day, are used up.",
@@ -331,14 +331,11 @@ def _all_errors(
 
 _ERRORS = _all_errors()
 
-OPEN = ("invalid_request", "rate_limited", "internal")
-"""What the gateway may say of any request."""
+OPEN = ("invalid_request", "rate_limited", "internal", "degraded")
+"""What may be said of any request: a process that could never read a catalogue does nothing."""
 
 KEYED = (*OPEN, "unauthenticated", "forbidden")
 """Of any request that needs a key."""
-
-STORED = (*KEYED, "degraded")
-"""Of any that reads or writes the tables."""
 
 BODY = ("payload_too_large", "unsupported_media_type", "validation_failed")
 """Of any with a body."""

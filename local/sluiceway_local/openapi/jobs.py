@@ -12,7 +12,7 @@ from sluiceway.usecases.list_jobs import DEFAULT_LIMIT, MAX_LIMIT
 from sluiceway_local.openapi import samples
 from sluiceway_local.openapi.forms import (
     BODY,
-    STORED,
+    KEYED,
     Absent,
     Answer,
     CorrelationId,
@@ -225,7 +225,7 @@ _LINKS = {
             links=_LINKS,
         ),
         **refusals(
-            *STORED,
+            *KEYED,
             *BODY,
             *("model_not_found", "cache_miss", "job_not_found", "result_expired", "cost_limit"),
             *("idempotency_in_progress", "idempotency_key_reused"),
@@ -284,7 +284,7 @@ def _submit(
     ),
     answers={
         200: answer("A page.", JobList, {"A page": samples.page()}),
-        **refusals(*STORED),
+        **refusals(*KEYED),
     },
 )
 def _list(
@@ -316,7 +316,7 @@ def _list(
             always=("Cache-Status",),
             sometimes=("Age", "Preference-Applied", "Retry-After"),
         ),
-        **refusals(*STORED, "job_not_found", "result_expired"),
+        **refusals(*KEYED, "job_not_found", "result_expired"),
     },
 )
 def _get(job_id: JobId, prefer: Prefer = None) -> None: ...
@@ -337,7 +337,7 @@ def _get(job_id: JobId, prefer: Prefer = None) -> None: ...
             always=("Cache-Status",),
             sometimes=("Age",),
         ),
-        **refusals(*STORED, "job_not_found", "not_cancellable"),
+        **refusals(*KEYED, "job_not_found", "not_cancellable"),
     },
 )
 def _cancel(job_id: JobId) -> None: ...

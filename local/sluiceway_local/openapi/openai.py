@@ -9,7 +9,7 @@ from sluiceway.openai_http import CANCELLED, FAILED_STATUS, chat_completion, res
 from sluiceway_local.openapi import samples
 from sluiceway_local.openapi.forms import (
     BODY,
-    STORED,
+    KEYED,
     Absent,
     Answer,
     Count,
@@ -156,7 +156,7 @@ _HEADERS = (
     "Retry-After",
 )
 _SUBMIT = (
-    *STORED,
+    *KEYED,
     *BODY,
     *("model_not_found", "cache_miss", "job_not_found", "result_expired", "cost_limit"),
     *("idempotency_in_progress", "idempotency_key_reused", "quota_exceeded", "queue_full"),
@@ -281,7 +281,7 @@ def _respond(
             sometimes=_HEADERS,
         ),
         **openai_refusals(
-            *STORED,
+            *KEYED,
             *("job_not_found", "result_expired"),
             model=OpenAIError,
             besides=_failed(held=False, submits=True),
@@ -306,7 +306,7 @@ def _get(job_id: JobId) -> None: ...
             always=("X-Job-Id",),
             sometimes=_HEADERS,
         ),
-        **openai_refusals(*STORED, "job_not_found", "not_cancellable", model=OpenAIError),
+        **openai_refusals(*KEYED, "job_not_found", "not_cancellable", model=OpenAIError),
     },
 )
 def _cancel(job_id: JobId) -> None: ...

@@ -11,7 +11,6 @@ from sluiceway_local.openapi.forms import (
     BODY,
     KEYED,
     OPEN,
-    STORED,
     Absent,
     Answer,
     Count,
@@ -171,7 +170,7 @@ def _model(name: Annotated[str, Path(description="Of the catalogue.")]) -> None:
                 ),
             },
         ),
-        **refusals(*STORED, *BODY, "model_not_found"),
+        **refusals(*KEYED, *BODY, "model_not_found"),
     },
 )
 def _invalidate(

@@ -7,7 +7,7 @@ from pydantic import Field
 from sluiceway.domain.usage import UsageRow
 from sluiceway.http import usage_reply
 
-from sluiceway_local.openapi.forms import STORED, Answer, Count, Money, answer, area, refusals
+from sluiceway_local.openapi.forms import KEYED, Answer, Count, Money, answer, area, refusals
 
 AREA = area("usage", "What the tenant's jobs came to.")
 
@@ -71,7 +71,7 @@ _SAMPLE = UsageRow(
         200: answer(
             "The usage.", UsageList, {"One day": usage_reply("2026-01-01", "2026-01-31", [_SAMPLE])}
         ),
-        **refusals(*STORED),
+        **refusals(*KEYED),
     },
 )
 def _usage(

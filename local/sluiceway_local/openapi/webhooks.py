@@ -15,7 +15,7 @@ from sluiceway.usecases.list_jobs import DEFAULT_LIMIT, MAX_LIMIT
 from sluiceway_local.openapi import samples
 from sluiceway_local.openapi.forms import (
     BODY,
-    STORED,
+    KEYED,
     Answer,
     Count,
     IdempotencyKey,
@@ -141,7 +141,7 @@ def _told(body: dict[str, Any]) -> Reply:
             sometimes=("Idempotent-Replayed", "Location"),
         ),
         **refusals(
-            *STORED,
+            *KEYED,
             *BODY,
             *("webhook_not_found", "idempotency_in_progress", "idempotency_key_reused"),
             "feature_disabled",
@@ -183,7 +183,7 @@ def _create(
                 )
             },
         ),
-        **refusals(*STORED),
+        **refusals(*KEYED),
     },
 )
 def _list() -> None: ...
@@ -197,7 +197,7 @@ def _list() -> None: ...
     summary="Fetch an endpoint",
     answers={
         200: answer("The endpoint.", Webhook, {"An endpoint": _told(webhook_body(_ENDPOINT))}),
-        **refusals(*STORED, "webhook_not_found"),
+        **refusals(*KEYED, "webhook_not_found"),
     },
 )
 def _get(webhook_id: WebhookId) -> None: ...
@@ -212,7 +212,7 @@ def _get(webhook_id: WebhookId) -> None: ...
     description="What is queued for it is not sent any more.",
     answers={
         204: nothing("It is gone."),
-        **refusals(*STORED, "webhook_not_found", "validation_failed"),
+        **refusals(*KEYED, "webhook_not_found", "validation_failed"),
     },
 )
 def _delete(webhook_id: WebhookId) -> None: ...
@@ -231,7 +231,7 @@ def _delete(webhook_id: WebhookId) -> None: ...
             NewWebhook,
             {"An endpoint": _told(webhook_body(_ENDPOINT, _SECRET))},
         ),
-        **refusals(*STORED, *BODY, "webhook_not_found"),
+        **refusals(*KEYED, *BODY, "webhook_not_found"),
     },
 )
 def _rotate(
@@ -254,7 +254,7 @@ def _rotate(
     summary="Send a test event",
     answers={
         202: answer("It is queued.", Delivery, {"A delivery": _told(delivery_body(_PENDING))}),
-        **refusals(*STORED, "feature_disabled", "webhook_not_found", "validation_failed"),
+        **refusals(*KEYED, "feature_disabled", "webhook_not_found", "validation_failed"),
     },
 )
 def _test(webhook_id: WebhookId) -> None: ...
@@ -278,7 +278,7 @@ def _test(webhook_id: WebhookId) -> None: ...
                 )
             },
         ),
-        **refusals(*STORED, "webhook_not_found"),
+        **refusals(*KEYED, "webhook_not_found"),
     },
 )
 def _deliveries(
@@ -305,7 +305,7 @@ def _deliveries(
     answers={
         202: answer("It is queued.", Delivery, {"A delivery": _told(delivery_body(_PENDING))}),
         **refusals(
-            *STORED,
+            *KEYED,
             *("feature_disabled", "webhook_not_found", "delivery_not_found", "validation_failed"),
         ),
     },

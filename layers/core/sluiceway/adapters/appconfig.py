@@ -35,17 +35,20 @@ class AppConfigReader(Generic[T]):
         application: str,
         profile: str,
         *,
+        hasty: Callable[[], Any],
         parse: Callable[[str], T],
         otherwise: Callable[[], T],
         clock: Clock,
         on_failure: Callable[[str, str], None],
     ) -> None:
-        """`client` gives the client of `appconfigdata`, the same each time.
+        """`client` and `hasty` give clients of `appconfigdata`, the same each time.
 
+        The second is asked when there is a value to go on with: a request waits meanwhile.
         `parse` raises ConfigurationError; `otherwise` is what holds before the first deployment;
         `on_failure` is told of the profile and of a word for what is wrong.
         """
         self._client = client
+        self._hasty = hasty
         self._application = application
         self._profile = profile
         self._parse = parse
@@ -71,10 +74,12 @@ class AppConfigReader(Generic[T]):
 
     def _latest(self) -> T:
         try:
+            client = self._client() if self._value is None else self._hasty()
             if self._provider is None:
                 self._provider = AppConfigProvider(
-                    self._profile, self._application, boto3_client=self._client()
+                    self._profile, self._application, boto3_client=client
                 )
+            self._provider.client = client
             raw: Any = self._provider.get(self._profile, force_fetch=True)
         except GetParameterError as error:
             # A token serves one call, so one whose reply was lost is of no use any more.
