@@ -26,6 +26,9 @@ AT_ONCE = "AllAtOnce"
 CHOICES: list[str] = PARAMETERS["Rollout"]["AllowedValues"]
 GRADUAL = sorted(set(CHOICES) - {AT_ONCE})
 ALARMS = ("ApiErrorsAlarm", "WorkerErrorsAlarm")
+STOPS = (*ALARMS, "ConfigurationAlarm")
+"""A version that can't read the configuration fails nowhere: it answers 503, and gives back."""
+
 WATCHED = {
     "ApiErrorsAlarm": {"ApiFunction", "AuthorizeFunction"},
     "WorkerErrorsAlarm": {
@@ -231,7 +234,7 @@ def test_gradual_rollout_goes_back_when_an_alarm_rings(rollout: str, function: s
     ]
     assert group["AlarmConfiguration"] == {
         "Enabled": True,
-        "Alarms": [{"Name": {"Ref": alarm}} for alarm in ALARMS],
+        "Alarms": [{"Name": {"Ref": alarm}} for alarm in STOPS],
     }
     assert group["AutoRollbackConfiguration"]["Enabled"] is True
     assert "DEPLOYMENT_STOP_ON_ALARM" in group["AutoRollbackConfiguration"]["Events"]
@@ -287,10 +290,11 @@ def test_alarm_adds_up_the_errors_of_its_functions(alarm: str) -> None:
     assert set(re.findall(r"FILL\((\w+), 0\)", sum_of_all["Expression"])) == metrics.keys()
 
 
-@pytest.mark.parametrize("alarm", ALARMS)
+@pytest.mark.parametrize("alarm", STOPS)
 def test_alarm_rings_within_a_canary(alarm: str) -> None:
     of = render().properties(alarm)
-    (period_s,) = {one["MetricStat"]["Period"] for one in of["Metrics"] if "MetricStat" in one}
+    metrics = of.get("Metrics") or [{"MetricStat": of}]
+    (period_s,) = {one["MetricStat"]["Period"] for one in metrics if "MetricStat" in one}
 
     rings_after_s = of["DatapointsToAlarm"] * period_s
 
