@@ -38,7 +38,8 @@ def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
 
 def refuse(event: dict[str, Any], context: LambdaContext, error: StoreBusyError) -> dict[str, Any]:
     """Answers any request with the error."""
-    request = Request(event, context, deps=None)  # type: ignore[arg-type] - a refusal needs none
+    # A refusal needs nothing of what there isn't.
+    request = Request(event, context, deps=None)  # type: ignore[arg-type]
     response = request.refuse(error)
     return {
         "statusCode": response.status_code,

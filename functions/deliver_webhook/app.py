@@ -6,12 +6,14 @@ from aws_lambda_powertools.utilities.typing import LambdaContext
 from sluiceway import bootstrap
 from sluiceway.adapters.sqs_webhooks import read_body
 from sluiceway.bootstrap import DeliverDeps
+from sluiceway.domain.errors import StoreBusyError
+from sluiceway.domain.webhook import retry_delay_s
 from sluiceway.usecases.deliver_webhook import deliver_webhook
 
 
 def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
     """Answers an SQS event with the messages that are to stay in the queue."""
-    return handle(event, context, bootstrap.deliver_deps().now())
+    return handle(event, context, bootstrap.deliver_deps())
 
 
 def handle(event: dict[str, Any], context: LambdaContext, deps: DeliverDeps) -> dict[str, Any]:
@@ -36,4 +38,9 @@ def _deliver(record: dict[str, Any], deps: DeliverDeps) -> float | None:
         deps.telemetry.event("message_unreadable", message_id=record["messageId"])
         return 0.0  # until SQS moves it to the dead-letter queue
     receives = int(record["attributes"]["ApproximateReceiveCount"])
-    return deliver_webhook(delivery, receives, deps.courier)
+    try:
+        courier = deps.courier()
+    except StoreBusyError as error:  # without flags nobody knows whether it may go out
+        deps.telemetry.error("configuration_unread", error)
+        return retry_delay_s(receives, rand=0.0)
+    return deliver_webhook(delivery, receives, courier)

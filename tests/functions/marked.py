@@ -250,8 +250,9 @@ def play_the_unexpected(cast: Cast, job: dict[str, Any]) -> None:
         lambda event, context: run_job.handle(event, context, broken_run),
         "run_job",
     )
-    deliver = bootstrap.deliver_deps().now()
-    broken_courier = replace(deliver, courier=replace(deliver.courier, webhook_client=BROKEN))
+    deliver = bootstrap.deliver_deps()
+    courier = replace(deliver.courier(), webhook_client=BROKEN)
+    broken_courier = replace(deliver, courier=lambda: courier)
     cast.publish()
     cast.run(
         "WebhookQueue",

@@ -5,14 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 from sluiceway.adapters.dynamodb_stream import event_of
 from sluiceway.adapters.sqs_webhooks import message_body
 from sluiceway.bootstrap import DeliverDeps
 from sluiceway.domain.endpoint import NO_ENDPOINTS
-from sluiceway.domain.webhook import deliveries
+from sluiceway.domain.errors import StoreBusyError
+from sluiceway.domain.webhook import RETRY_DELAYS_S, deliveries
 from sluiceway.usecases.deliver_webhook import Courier
 
 from functions.deliver_webhook import app
@@ -23,7 +24,7 @@ from tests.unit.logs import a_context, log_lines, metric_lines, output
 from tests.unit.samples import JOB_ID, a_job
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from sluiceway.domain.webhook import Target
 
@@ -37,6 +38,8 @@ class Desk:
     stage: Stage
     client: Any = field(default_factory=FakeWebhookClient)
     webhooks: FakeWebhookQueue = field(default_factory=FakeWebhookQueue)
+    courier: Callable[[], Courier] | None = None
+    """In place of one with all of this."""
 
     def __post_init__(self) -> None:
         self.stage.world.jobs["acme", JOB_ID] = a_job(callback_urls=(URL,))
@@ -59,7 +62,7 @@ class Desk:
         answer = app.handle(
             {"Records": list(records)},
             a_context(function_name="deliver_webhook"),
-            DeliverDeps(courier, self.webhooks, stage.telemetry),
+            DeliverDeps(self.courier or (lambda: courier), self.webhooks, stage.telemetry),
         )
         assert list(answer) == ["batchItemFailures"]
         return [failure["itemIdentifier"] for failure in answer["batchItemFailures"]]
@@ -162,3 +165,14 @@ def test_suppressed_webhook_is_done_with_and_counted_by_tenant(
     assert metrics["WebhooksSuppressed"] == [1.0]
     assert metrics["tenant"] == "acme"
     assert [line["message"] for line in log_lines(written)] == ["webhook_suppressed"]
+
+
+def test_webhook_waits_as_after_a_failure_while_the_flags_were_never_read(desk: Desk) -> None:
+    def courier() -> NoReturn:
+        raise StoreBusyError("The flags can't be read.", retry_after_s=5)
+
+    desk.courier = courier
+
+    assert desk.deliver(a_message(receives=3)) == ["message-1"]
+    assert [delay_s for _, delay_s in desk.webhooks.gives_back] == [RETRY_DELAYS_S[2]]
+    assert desk.client.posts == []

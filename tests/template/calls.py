@@ -473,6 +473,9 @@ def _deps_of(function: str, recorder: _Recorder) -> Any:
     if isinstance(made, bootstrap.RunDeps):
         worker = recorder.run(verb, Names(), made.worker)
         return replace(made, worker=lambda: worker)
+    if isinstance(made, bootstrap.DeliverDeps):
+        courier = recorder.run(verb, Names(), made.courier)
+        return replace(made, courier=lambda: courier)
     if isinstance(made, bootstrap.SweepDeps):
         recorder.run(verb, Names(), lambda: made.sweeper(lambda: 0))
     return made
@@ -627,7 +630,7 @@ def _run_verbs_of_events(recorder: _Recorder, publish: Any, deliver: Any) -> Non
     webhooks = recorder.port("webhooks", publish.webhooks)
     _run_verbs_of_webhooks(recorder, publish)
     webhooks.give_back("no-such-receipt", 1.0)
-    courier = deliver.courier
+    courier = deliver.courier()
     _run_verbs_of_webhooks(recorder, courier)
     with suppress(WebhookError):  # nobody is called there
         recorder.port("webhook_client", courier.webhook_client).post(

@@ -205,9 +205,9 @@ class InvalidateDeps:
 
 @dataclass(frozen=True, slots=True)
 class DeliverDeps:
-    """What the deliverer works with."""
+    """What the deliverer works with; `courier` is of the flags of the moment."""
 
-    courier: "Courier"
+    courier: "Callable[[], Courier]"
     webhooks: "WebhookQueue"
     telemetry: PowertoolsTelemetry
 
@@ -427,7 +427,7 @@ def publish_deps() -> PublishDeps:
 
 
 @cache
-def deliver_deps() -> Live[DeliverDeps]:
+def deliver_deps() -> DeliverDeps:
     """For functions/deliver_webhook."""
     from sluiceway.adapters.dynamodb_cache import DynamoDBCache  # noqa: PLC0415
     from sluiceway.adapters.dynamodb_deliveries import DynamoDBDeliveries  # noqa: PLC0415
@@ -443,13 +443,10 @@ def deliver_deps() -> Live[DeliverDeps]:
     table = _table(telemetry)
     names = TableNames(settings.jobs_table, "", "")  # it ends no job, so it needs no other table
     jobs = DynamoDBJobs(table, names, DynamoDBCache(table, names.cache), clock=clock)
-    webhook_secrets, webhooks = (
-        _webhook_secrets(settings, telemetry),
-        _webhooks(settings, telemetry),
-    )
+    webhook_secrets = _webhook_secrets(settings, telemetry)
 
-    def build(flags: "Flags") -> DeliverDeps:
-        courier = Courier(
+    def build(flags: "Flags") -> Courier:
+        return Courier(
             jobs=jobs,
             endpoints=DynamoDBEndpoints(table, settings.jobs_table),
             delivery_log=DynamoDBDeliveries(table, settings.jobs_table),
@@ -461,10 +458,13 @@ def deliver_deps() -> Live[DeliverDeps]:
             rand=random.random,
             local=settings.local,
         )
-        return DeliverDeps(courier, webhooks, telemetry)
 
     _, flags_now = _configuration(settings, telemetry)
-    return Live(lambda: (flags_now(),), build)
+    return DeliverDeps(
+        courier=Live(lambda: (flags_now(),), build).now,
+        webhooks=_webhooks(settings, telemetry),
+        telemetry=telemetry,
+    )
 
 
 @cache
