@@ -116,7 +116,10 @@ def test_change_of_nothing_writes_nothing(store: Store) -> None:
     assert store.rows.picture() == before
 
 
-def test_eleventh_of_many_at_once_is_refused(store: Store) -> None:
+def test_eleventh_of_many_at_once_is_refused(store: Store, request: pytest.FixtureRequest) -> None:
+    if "[moto]" in request.node.name:
+        pytest.skip("moto takes no lock between a condition and its write")
+
     def try_to_add(number: int) -> bool:
         while True:
             try:
