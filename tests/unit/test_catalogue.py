@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sluiceway.bootstrap import packaged_catalogue
 from sluiceway.domain.catalogue import (
+    MOST_MONEY,
     Cache,
     Catalogue,
     Model,
@@ -327,13 +328,48 @@ def test_catalogue_refuses_numbers_without_an_end(template: str, number: str) ->
         parse(template.format(number))
 
 
+@pytest.mark.parametrize(
+    "template",
+    [
+        "[service]\nretry_after_max_s = {}",
+        "[service]\nhold_max_s = {}",
+        "[service]\nqueue_full = {}",
+        "[vendors.v]\nmax_concurrency = {}",
+        "[tenants.default]\nin_flight = {}",
+        "[tenants.default]\nrequests_per_minute = {}",
+        "[tenants.default]\nshare = {}",
+        "[tenants.default]\ncost_per_day = {}",
+        f"{MINIMAL}\nburst = {{}}",
+        f"{MINIMAL}\nkey_window_s = {{}}",
+        f"{MINIMAL}\nprice = {{{{ input_per_million = {{}} }}}}",
+    ],
+)
+def test_catalogue_refuses_numbers_beyond_reason(template: str) -> None:
+    # DynamoDB keeps 38 digits: a larger limit fails each submit, a larger cost a finish.
+    with pytest.raises(ConfigurationError):
+        parse(template.format(10**15))
+
+
+def test_most_that_a_job_may_cost_fits_into_a_row() -> None:
+    price = Price(input_per_million=MOST_MONEY, output_per_million=MOST_MONEY)
+
+    assert len(str(price.cost_nanos(10**9, 10**9))) < 38
+
+
 def test_catalogue_names_every_fault_at_once() -> None:
     found = faults("[service]\nhold_max_s = -1\n[vendors.v]\nprotocol = 'grpc'\nextra = 1")
 
     assert sorted(found) == ["service.hold_max_s", "vendors.v.extra", "vendors.v.protocol"]
 
 
-@pytest.mark.parametrize("text", ["[", "a = ", "a = 1\na = 2", "[service]\n[service]"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("[", "a = ", "a = 1\na = 2", "[service]\n[service]"),
+        pytest.param(f"a = {'[' * 100_000}{']' * 100_000}", id="deep"),
+        pytest.param(f"a = {'9' * 5_000}", id="long"),
+    ],
+)
 def test_catalogue_refuses_what_is_no_toml(text: str) -> None:
     assert faults(text) == ["not TOML"]
 

@@ -14,9 +14,19 @@ from sluiceway.domain.ids import NAME_PATTERN
 
 Name = Annotated[str, Field(pattern=rf"^{NAME_PATTERN}$")]
 
-Seconds = Annotated[float, Field(gt=0)]
-Limit = Annotated[int, Field(ge=0)]
+MOST = 1_000_000_000
+"""Of a limit, and of a time in seconds."""
+
+MOST_MONEY = 1_000_000_000_000
+"""What is counted and added up stays far below the 38 digits that DynamoDB keeps: a number beyond
+them would fail each submit, or lose a paid result at its finish."""
+
+Seconds = Annotated[float, Field(gt=0, le=MOST)]
+Limit = Annotated[int, Field(ge=0, le=MOST)]
 """0 means: no limit."""
+AtLeastOne = Annotated[int, Field(ge=1, le=MOST)]
+Money = Annotated[float, Field(ge=0, le=MOST_MONEY)]
+"""In the operator's currency."""
 
 MAX_TTL_S = 14 * 24 * 3600
 MAX_RETENTION_H = 14 * 24
@@ -35,7 +45,7 @@ class _Strict(BaseModel):
 class Service(_Strict):
     """What holds for the whole installation."""
 
-    hold_max_s: Annotated[float, Field(ge=0)] = 15
+    hold_max_s: Annotated[float, Field(ge=0, le=MOST)] = 15
     retry_after_max_s: Seconds = 3600
     result_retention_h: Annotated[float, Field(gt=0, le=MAX_RETENTION_H)] = 72
     degraded_after_s: Seconds = 900
@@ -91,8 +101,8 @@ class Cache(_Strict):
 class Price(_Strict):
     """Per million tokens."""
 
-    input_per_million: Annotated[float, Field(ge=0)] = 0.0
-    output_per_million: Annotated[float, Field(ge=0)] = 0.0
+    input_per_million: Money = 0.0
+    output_per_million: Money = 0.0
 
     def cost_nanos(self, input_tokens: int, output_tokens: int) -> int:
         """Cost in 1e-9 of the currency unit: a price per million times tokens is in millionths."""
@@ -108,12 +118,12 @@ class Model(_Strict):
     version: Annotated[str, Field(min_length=1)]
     requests_per_minute: Limit = 0
     tokens_per_minute: Limit = 0
-    burst: Annotated[int, Field(ge=1)] = 10
+    burst: AtLeastOne = 10
     max_concurrency: Limit = 0
     timeout_s: Timeout = Timeout()
     max_attempts: Annotated[int, Field(ge=1, le=20)] = 4
     weight: Literal["light", "heavy"] = "light"
-    key_window_s: Annotated[int, Field(ge=0)] = 0
+    key_window_s: Annotated[int, Field(ge=0, le=MOST)] = 0
     cache: Cache = Cache()
     price: Price = Price()
 
@@ -121,14 +131,14 @@ class Model(_Strict):
 class Tenant(_Strict):
     """What a partner may use."""
 
-    in_flight: Annotated[int, Field(ge=1)] = 1000
+    in_flight: AtLeastOne = 1000
     requests_per_minute: Limit = 0
     jobs_per_day: Limit = 0
-    cost_per_day: Annotated[float, Field(ge=0)] = 0.0
+    cost_per_day: Money = 0.0
     bypasses_per_day: Limit = 1000
     """New jobs although a cached answer may be there: the modes `bypass` and `refresh`, and
     `max_age_s` that refuses one."""
-    share: Annotated[int, Field(ge=1)] = 1
+    share: AtLeastOne = 1
     allow_shared_cache: bool = True
 
     @property
@@ -195,6 +205,8 @@ def parse(text: str, *, on_unknown: Callable[[Sequence[str]], None] | None = Non
         raw: dict[str, Any] = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigurationError((f"not TOML: {error}",)) from error
+    except (RecursionError, ValueError) as error:  # of Python, about what the grammar allows
+        raise ConfigurationError(("not TOML: too deep, or a number of too many digits",)) from error
     tenants = raw.get("tenants")
     if isinstance(tenants, dict) and isinstance(tenants.get("default"), dict):
         raw["tenants"] = {
