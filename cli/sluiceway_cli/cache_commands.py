@@ -201,6 +201,8 @@ def invalidate(
         target = find_target(stack)
         if model is not None:
             console.require_model(model, target)
+        if tenant is not None:
+            console.warn_of_stranger(tenant, target)
         if key is not None:
             target.reachable_cache  # noqa: B018 - raises where a tombstone would be of no use
         _require_good_clock(target)

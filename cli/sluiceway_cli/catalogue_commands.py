@@ -1,6 +1,7 @@
 """`sluiceway catalogue`: check a catalogue, push it, look at what is in force, and take it back."""
 
 import sys
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,10 +21,17 @@ from sluiceway_cli.rollouts import (
     require_in_force,
     tell_rollout,
 )
+from sluiceway_cli.status import open_jobs
 from sluiceway_cli.target import Target, find_target
 
 NO_VERSION = 0
 """Before the first push: what is packaged is in force."""
+
+MOST_BYTES = 1_000_000
+"""What AppConfig takes of a hosted configuration, unless an account's quota is larger."""
+
+MOST_TOLD = 50
+"""Changes, and warnings, that people are shown."""
 
 yes = click.option("--yes", is_flag=True, help="Don't ask.")
 
@@ -88,9 +96,9 @@ def check(stack: str | None, file: Any, as_json: bool) -> None:  # noqa: FBT001
 
 
 def _text_of(file: Any) -> str:
-    """Raises ValueError."""
+    """Without the mark of byte order that some editors set. Raises ValueError."""
     try:
-        text: str = file.read().decode()
+        text: str = file.read().decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError(f"{file.name} is not UTF-8: {error}") from error
     return text
@@ -102,9 +110,10 @@ def _checked(text: str, target: Target | None) -> Checked:
         catalogue = catalogues.parse(text)
     except ConfigurationError as error:
         return Checked(None, error.errors)
+    warnings = _remarks(text, catalogue)
     if target is None:
-        return Checked(catalogue)
-    warnings = _secrets_missing(catalogue, target)
+        return Checked(catalogue, warnings=tuple(warnings))
+    warnings += _secrets_missing(catalogue, target)
     try:
         lease_s = target.lease_s()
     except (ClientError, BotoCoreError, KeyError) as error:
@@ -112,6 +121,19 @@ def _checked(text: str, target: Target | None) -> Checked:
         return Checked(catalogue, warnings=tuple(warnings))
     faults = catalogues.check_times(catalogue, lease_s=lease_s)
     return Checked(catalogue, faults, tuple(warnings), lease_s)
+
+
+def _remarks(text: str, catalogue: Catalogue) -> list[str]:
+    """What is allowed and hardly meant."""
+    found = []
+    if not catalogue.models:
+        found.append("it has no model, so every submit is refused")
+    if (size := len(text.encode())) > MOST_BYTES:
+        found.append(
+            f"it has {size / 1e6:.1f} MB, and AppConfig takes {MOST_BYTES / 1e6:g} MB, unless your "
+            "account's quota is larger"
+        )
+    return found
 
 
 def _secrets_missing(catalogue: Catalogue, target: Target) -> list[str]:
@@ -147,13 +169,15 @@ def _tell_checked(checked: Checked) -> None:
     click.echo(f"It is right: {held}.")
     if checked.lease_s is not None:
         click.echo(f"Its times fit into the workers' lease of {checked.lease_s:g} s.")
-    elif not checked.warnings:
+    else:
         click.echo("Its times were not compared with a stack's lease.")
 
 
 def _warn(warnings: tuple[str, ...]) -> None:
-    for warning in warnings:
+    for warning in warnings[:MOST_TOLD]:
         click.echo(f"Warning: {warning}", err=True)
+    if (more := len(warnings) - MOST_TOLD) > 0:
+        click.echo(f"Warning: and {more} more like these", err=True)
 
 
 # ------------------------------------------------------------------------------------ push
@@ -294,15 +318,15 @@ def _consequences(before: Catalogue, after: Catalogue, target: Target) -> list[s
     warnings = []
     removed = sorted(before.models.keys() - after.models.keys())
     if removed:
-        picture = target.backlogs.read().at(target.clock.now_ms())
-        for name in removed:
-            jobs = sum(
-                group.waiting + group.running for group in picture.groups if group.model == name
-            )
-            warnings.append(
-                f"models.{name} is removed: submits of it are refused, and its open jobs "
-                f"(about {jobs} now) fail as vendor_rejected, an hour after they were enqueued"
-            )
+        jobs, whole = open_jobs(target)
+        many = Counter(job.model for job in jobs)
+        least = "" if whole else "at least "
+        warnings += [
+            f"models.{name} is removed: submits of it are refused, and its open jobs "
+            f"({least}{many[name]} now) fail as "
+            "vendor_rejected, an hour after they were enqueued"
+            for name in removed
+        ]
     warnings += [
         f"tenants.{name} is removed: it has the limits of tenants.default then"
         for name in sorted(before.tenants.keys() - after.tenants.keys())
@@ -313,9 +337,11 @@ def _consequences(before: Catalogue, after: Catalogue, target: Target) -> list[s
 def _tell_plan(plan: Plan, *, as_json: bool) -> None:
     if as_json:
         return
-    for change in plan.changed:
+    for change in plan.changed[:MOST_TOLD]:
         click.echo(str(change))
     many = len(plan.changed)
+    if many > MOST_TOLD:
+        click.echo(f"and {many - MOST_TOLD} more")
     click.echo(
         f"{many} change{'s'[: many != 1]}."
         if many

@@ -5,16 +5,16 @@ import json
 import sys
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, NoReturn
 
 import click
-from botocore.exceptions import BotoCoreError, ClientError
+from botocore.exceptions import BotoCoreError, ClientError, EndpointConnectionError
 from sluiceway.domain import ids
 from sluiceway.domain.errors import SluicewayError
 
 from sluiceway_cli import progress
 from sluiceway_cli.api import Api, ApiError, error_text
-from sluiceway_cli.target import Target, find_target
+from sluiceway_cli.target import LOCAL_FILE, Target, find_target
 
 EXIT_REFUSED = 1
 EXIT_JOB_FAILED = 2
@@ -65,6 +65,11 @@ def partner_api(stack_name: str | None, tenant_name: str | None) -> Api:
 
 def no_such_job(job_id: str, tenant: str | None) -> str:
     """That nobody has it, as far as was looked."""
+    if job_id.startswith(ids.HIT_PREFIX):
+        return (
+            f"{job_id} is the id of an answer from the cache, which has no job: "
+            f"sluiceway cache show {job_id}"
+        )
     whose = tenant or "a tenant that has a key (another is named by --tenant)"
     return f"there is no job {job_id} of {whose}"
 
@@ -79,6 +84,12 @@ def require_model(name: str, target: Target) -> None:
     raise click.ClickException(
         f"the catalogue has no model {name!r}; {hint if known else 'it has none'}"
     )
+
+
+def warn_of_stranger(tenant: str, target: Target) -> None:
+    """Says so when no key is of this tenant; it may be done all the same."""
+    if not any(key.tenant == tenant for key in target.partner_keys().all()):
+        click.echo("No API key is of this tenant: look twice at the name.", err=True)
 
 
 def json_option(name: str, text: str | bytes) -> Any:
@@ -136,13 +147,32 @@ def errors_told(*, as_json: bool) -> Iterator[None]:
     """What went wrong, in one line or as JSON, and never as a traceback."""
     try:
         yield
+    except (click.Abort, click.exceptions.Exit, click.UsageError):
+        raise  # a no or Ctrl-C, an end in order, and a command line that is wrong
     except ApiError as error:
-        if as_json:
-            click.echo(json.dumps({"error": error.problem}))
-        else:
-            click.echo(f"Error: {error_text(error)}", err=True)
-        sys.exit(EXIT_REFUSED)
-    except (ClientError, BotoCoreError) as error:
-        raise click.ClickException(f"AWS or the local stack: {error}") from error
-    except (SluicewayError, RuntimeError, ValueError, OSError) as error:
-        raise click.ClickException(str(error)) from error
+        if not as_json:
+            raise click.ClickException(error_text(error)) from error
+        _end(error.problem, EXIT_REFUSED)
+    except (
+        *(click.ClickException, ClientError, BotoCoreError),
+        *(SluicewayError, RuntimeError, ValueError, OSError),
+    ) as error:
+        told = error if isinstance(error, click.ClickException) else _told(error)
+        if not as_json:
+            raise told from error
+        _end({"detail": told.format_message()}, told.exit_code)
+
+
+def _told(error: Exception) -> click.ClickException:
+    if not isinstance(error, ClientError | BotoCoreError):
+        return click.ClickException(str(error))
+    hint = ""
+    if isinstance(error, EndpointConnectionError) and LOCAL_FILE.exists():
+        hint = " (does it run? sluiceway local status)"
+    return click.ClickException(f"AWS or the local stack: {error}{hint}")
+
+
+def _end(problem: Mapping[str, Any], code: int) -> NoReturn:
+    """For programs: what is wrong is all that is printed."""
+    print_json({"error": problem})
+    sys.exit(code)

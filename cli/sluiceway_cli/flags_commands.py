@@ -211,8 +211,8 @@ def _require_known(subject: str, base: flags.Document, feature: str, target: Tar
         return  # it may have left the catalogue since
     if kind == "model":
         console.require_model(name, target)
-    elif kind == "tenant" and not any(key.tenant == name for key in target.partner_keys().all()):
-        click.echo("No API key is of this tenant: look twice at the name.", err=True)
+    elif kind == "tenant":
+        console.warn_of_stranger(name, target)
 
 
 def _on_record(
@@ -225,7 +225,7 @@ def _on_record(
     gradual: bool,
 ) -> None:
     flag = ":".join(filter(None, ("flag", feature, subject)))
-    target.record("flags.set", flag)
+    target.record("flags.on" if on else "flags.off", flag)
     target.notify("FlagsChanged", flag, on=on, version=version, gradual=gradual)
 
 

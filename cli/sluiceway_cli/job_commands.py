@@ -207,7 +207,7 @@ def _surroundings(job: Job, target: Target, now_ms: int) -> tuple[Surroundings, 
     def model() -> dict[str, Any]:
         found = target.catalogue().models.get(job.model)
         if found is None:
-            raise ValueError(f"the catalogue has no model {job.model}")
+            return {"model_gone": True}
         return {"gate": target.gates.look(pauses.gate_of(found)[0], now_ms=now_ms)}
 
     def lane() -> dict[str, Any]:

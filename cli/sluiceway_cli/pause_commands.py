@@ -163,14 +163,14 @@ def _tell(subject: str, *, paused: bool, changed: bool, more: dict[str, Any]) ->
 def _list(target: Target, *, as_json: bool) -> None:
     """What is paused now; a lane that is changing is told with the state of its mapping."""
     paused: list[dict[str, str]] = []
+    known = target.state.read()
     for lane in LANES:
         state = target.lane(lane).state()
-        if state != "Enabled":
+        if state != "Enabled" or lane in known.paused_lanes:  # a pause was cut off before the end
             paused.append({"subject": f"lane:{lane}", "mapping_state": state})
     models = pauses.paused_models(target.catalogue(), target.gates, now_ms=target.clock.now_ms())
     paused += [{"subject": f"model:{name}"} for name in models]
-    tenants = sorted(target.state.read().paused_tenants)
-    paused += [{"subject": f"tenant:{name}"} for name in tenants]
+    paused += [{"subject": f"tenant:{name}"} for name in sorted(known.paused_tenants)]
     if as_json:
         console.print_json({"paused": paused})
         return

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from sluiceway.domain.catalogue import MODEL_GONE
 from sluiceway.domain.gate import Gate
 from sluiceway.domain.job import Job, JobError, JobStatus
 from sluiceway.domain.times import rfc3339
@@ -10,6 +11,9 @@ from sluiceway_cli.times import age
 
 RUNBOOK = "docs/runbook.md"
 SWEEPER = "docs/operations.md#the-sweeper"
+
+GONE = "roll-back-a-catalogue"
+"""The runbook's section about models that were taken out of the catalogue."""
 
 CAUSES = {
     "vendor_timeout": ("the vendor did not answer in time", "redrive"),
@@ -49,7 +53,7 @@ class Why:
     sentence: str
     waits_for: str | None = None
     """Of an open job: `tenant`, `model`, `lane`, `gate`, `slot`, `retry`, `turn`, `worker`, `call`,
-    `sweeper`."""
+    `sweeper`, `catalogue`."""
     until_epoch_ms: int | None = None
     """When that is over, as far as it is known."""
     runbook: str | None = None
@@ -70,6 +74,8 @@ class Surroundings:
     """What a job's own row doesn't tell; what isn't known is None, or looks as if it were open."""
 
     gate: Gate | None = None
+    model_gone: bool = False
+    """The catalogue in force lacks it."""
     tenant_paused: bool = False
     lane_stopped: bool = False
     """Its mapping isn't enabled."""
@@ -94,7 +100,11 @@ def _failed(job: Job) -> Why:
         return Why("It failed; its row doesn't say why.", runbook=f"{RUNBOOK}#decide")
     before = final_error(job) if job.discarded else None
     cause, section = CAUSES.get(error.code, (f"of {error.code}", "decide"))
+    if error.message == MODEL_GONE:
+        section = GONE
     times = f"after {job.attempts} attempt{'' if job.attempts == 1 else 's'}"
+    if job.attempts_total > job.attempts:
+        times += f" of this run, and {job.attempts_total} in all"
     if job.discarded:
         failed_of = "" if before is None else f"; it had failed as {before.code}: {before.message}"
         return Why(f"It is given up: {cause}{failed_of}", runbook=f"{RUNBOOK}#{section}")
@@ -119,6 +129,9 @@ def _waits(job: Job, around: Surroundings, now_ms: int) -> Why:
     if now_ms >= job.deadline_epoch_ms:
         text = "Its deadline has passed: the sweeper ends it within two minutes or so."
         return Why(text, "sweeper", job.due_at_epoch_ms, SWEEPER)
+    if around.model_gone:
+        text = "Its model is no longer in the catalogue: it fails as soon as a worker looks at it."
+        return Why(text, "catalogue", None, f"{RUNBOOK}#{GONE}")
     return _is_kept(job, around, now_ms) or _has_its_turn(job, around, now_ms)
 
 

@@ -5,6 +5,7 @@ None, and `unknown` says why; it never keeps the others from being told.
 """
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -87,11 +88,11 @@ class Looker:
         """The document; its members are in docs/operations.md, "Looking"."""
         self._unknown, self._deaf = {}, {}
         now_ms = self.target.clock.now_ms()
-        catalogue = self._try("catalogue", self.target.catalogue)
+        catalogue = self._try("catalogue", self.target.catalogue, service="appconfig")
         known = catalogue or Catalogue()
-        state = self._try("state", self._state)
-        gates = self._try("models", partial(self._gates, known, now_ms))
-        counted = self._try("jobs", self._open_jobs)
+        state = self._try("state", self._state, service="dynamodb")
+        gates = self._try("models", partial(self._gates, known, now_ms), service="dynamodb")
+        counted = self._try("jobs", partial(open_jobs, self.target), service="dynamodb")
         jobs, whole = counted if counted is not None else (None, True)
         lanes = self._told_lanes(jobs, state, known, gates or {}, now_ms)
         models = None
@@ -101,8 +102,8 @@ class Looker:
             name: self._try(f"queue {name}", partial(self._messages, output), service="sqs")
             for name, output in QUEUES.items()
         }
-        versions = self._try("versions", self._versions)
-        switched = self._try("flags", self._switched)
+        versions = self._try("versions", self._versions, service="appconfig")
+        switched = self._try("flags", self._switched, service="appconfig")
         traffic = self._try(
             "traffic",
             lambda: _traffic(
@@ -122,7 +123,10 @@ class Looker:
             "switched": switched,
             "unknown": self._unknown,
         }
-        return {"problems": _problems(document, known.service), **document}
+        problems = _problems(document, known.service)
+        if catalogue is not None:
+            problems = [*_of_models_gone(catalogue, jobs or []), *problems]
+        return {"problems": problems, **document}
 
     def _try(
         self, part: str, read: Callable[[], Found], *, service: str | None = None
@@ -138,7 +142,7 @@ class Looker:
             self._unknown[part] = f"{told.get('Code')}: {told.get('Message')}"
         except _CANT_READ as error:
             self._unknown[part] = str(error)
-            if service is not None and isinstance(error, BotoCoreError):
+            if service is not None and _no_answer(error):
                 self._deaf[service] = str(error)
         return None
 
@@ -163,21 +167,6 @@ class Looker:
 
     def _picture(self) -> Backlog:
         return self.target.backlogs.read()
-
-    def _open_jobs(self) -> tuple[list[IndexedJob], bool]:
-        """The open jobs, and whether these are all."""
-        stop_at_ms = self.target.clock.now_ms() + WITHIN_MS
-        found: list[IndexedJob] = []
-        whole = True
-        for shard in range(DUE_SHARDS):
-            for number, job in enumerate(self.target.due_jobs.indexed(str(shard))):
-                late = self.target.clock.now_ms() > stop_at_ms
-                if number == MOST_JOBS // DUE_SHARDS or late:
-                    whole = False
-                    break
-                if job.status in OPEN:
-                    found.append(job)
-        return found, whole
 
     def _gates(self, catalogue: Catalogue, now_ms: int) -> dict[str, Gate]:
         """By key."""
@@ -210,7 +199,7 @@ class Looker:
             mapping = self._try(f"mapping of {name}", partial(self._mapping, name), service="sqs")
             workers = mapping[1] if mapping is not None else None
             if workers is None:  # as the sweeper painted it last
-                picture = picture or self._try("workers", self._picture)
+                picture = picture or self._try("workers", self._picture, service="dynamodb")
                 workers = (picture.workers if picture else {}).get(name)
             lanes[name] = {
                 **(counts or dict.fromkeys(_COUNTS)),
@@ -244,6 +233,28 @@ class Looker:
 _CANT_READ = (
     *(BotoCoreError, SluicewayError, ImportError, LookupError, OSError, RuntimeError, ValueError),
 )
+
+
+def open_jobs(target: Target) -> tuple[list[IndexedJob], bool]:
+    """The open jobs, and whether these are all."""
+    stop_at_ms = target.clock.now_ms() + WITHIN_MS
+    found: list[IndexedJob] = []
+    whole = True
+    for shard in range(DUE_SHARDS):
+        for number, job in enumerate(target.due_jobs.indexed(str(shard))):
+            late = target.clock.now_ms() > stop_at_ms
+            if number == MOST_JOBS // DUE_SHARDS or late:
+                whole = False
+                break
+            if job.status in OPEN:
+                found.append(job)
+    return found, whole
+
+
+def _no_answer(error: BaseException) -> bool:
+    """Also where an adapter told it in its own words."""
+    return isinstance(error, BotoCoreError) or isinstance(error.__cause__, BotoCoreError)
+
 
 _ATTRIBUTES = {
     "visible": "ApproximateNumberOfMessages",
@@ -402,7 +413,11 @@ def _problems(document: Document, service: Service) -> list[Document]:
 
 def _of_pauses(document: Document) -> Iterable[Document]:
     """Those that somebody made; models of one gate are paused together."""
-    lanes = {f"lane:{name}" for name, lane in document["lanes"].items() if not lane["paused"]}
+    lanes = {
+        f"lane:{name}"
+        for name, lane in document["lanes"].items()
+        if not lane["paused"] or lane["mapping_state"] == "Enabled"
+    }
     by_gate = [
         [f"model:{name}" for name in one["models"]]
         for one in document["models"] or ()
@@ -465,6 +480,9 @@ def _of_lanes(document: Document, service: Service) -> Iterable[Document]:
     for name, lane in document["lanes"].items():
         state = lane["mapping_state"]
         off = state not in {None, "Enabled"}
+        if lane["paused"] and state == "Enabled":
+            text = f"lane:{name} is paused by half: its mapping is Enabled, so its jobs run"
+            yield _problem("warning", text, f"sluiceway pause lane:{name}")
         if off and not lane["paused"]:
             text = f"nobody paused lane:{name}, and its mapping is {state}"
             yield _problem("bad", text, f"sluiceway resume lane:{name}")
@@ -497,6 +515,16 @@ def _of_models(models: Iterable[Document]) -> Iterable[Document]:
             now, most = one["requests_per_minute_now"], one["requests_per_minute"]
             text = f"{names} runs at {now} of {most} a minute since the vendor refused calls"
             yield _problem("warning", text)
+
+
+def _of_models_gone(catalogue: Catalogue, jobs: Iterable[IndexedJob]) -> Iterable[Document]:
+    """Open jobs that nobody can run."""
+    gone = Counter(job.model for job in jobs if job.model not in catalogue.models)
+    for name, many in sorted(gone.items()):
+        those = "1 open job is" if many == 1 else f"{many} open jobs are"
+        will = "it" if many == 1 else "they"
+        text = f"{those} of {name}, which the catalogue lacks: {will} will fail"
+        yield _problem("bad", text, "docs/runbook.md, Roll back a catalogue")
 
 
 def _of_traffic(traffic: Document | None) -> Iterable[Document]:

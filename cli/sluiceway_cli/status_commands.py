@@ -45,7 +45,7 @@ def status(stack: str | None, watch: bool, interval: float, as_json: bool) -> No
         if not target.can_read_tables:
             raise click.ClickException("this needs the local stack of this folder, or --stack")
         looker = Looker(target)
-        terminal = Console(highlight=False, soft_wrap=True)
+        terminal = Console(highlight=False)
         if as_json:
             console.print_json(looker.look())
         elif watch and terminal.is_terminal:
@@ -63,7 +63,10 @@ def status(stack: str | None, watch: bool, interval: float, as_json: bool) -> No
 
 
 def live(looker: Looker, terminal: Console, interval_s: float) -> None:
-    """The last look stays on the terminal when it ends."""
+    """The last look stays on the terminal when it ends.
+
+    What is wrong is folded on a narrow one, and tables are cut.
+    """
     with Live(console=terminal, auto_refresh=False) as live:
         while True:
             live.update(Group(*lines(looker.look())), refresh=True)
@@ -208,7 +211,8 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[Text]:
     told = []
     for number, row in enumerate((head, *rows)):
         cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        line = Text("  ".join(cells).rstrip(), style="bold" if number == 0 else "")
+        style = "bold" if number == 0 else ""
+        line = Text("  ".join(cells).rstrip(), style=style, no_wrap=True)
         line.highlight_words([_UNKNOWN], style="yellow")
         told.append(line)
     return told

@@ -314,7 +314,7 @@ def test_show_refuses_what_is_no_key_and_no_job(desk: Desk, given: str) -> None:
 
 @pytest.mark.parametrize("option", ["model", "tenant"])
 def test_invalidate_raises_the_epoch_and_says_so(desk: Desk, option: str) -> None:
-    name = {"model": "demo-chat", "tenant": "globex"}[option]
+    name = {"model": "demo-chat", "tenant": a_partner_key().tenant}[option]
 
     result = run("cache", "invalidate", f"--{option}", name)
 
@@ -323,6 +323,13 @@ def test_invalidate_raises_the_epoch_and_says_so(desk: Desk, option: str) -> Non
     assert f"{option}:{name}" in result.stdout
     assert "within 5 s everywhere" in result.stdout
     assert result.stderr == ""
+
+
+def test_invalidate_of_a_tenant_without_a_key_is_done_with_a_warning(desk: Desk) -> None:
+    result = run("cache", "invalidate", "--tenant", "glubex")
+
+    assert desk.world.epochs == {"tenant:glubex": NOW_MS}
+    assert "look twice at the name" in result.stderr
 
 
 def test_invalidate_in_json_tells_what_the_api_tells(desk: Desk) -> None:
@@ -509,9 +516,9 @@ def test_entry_in_a_valkey_that_the_command_cannot_reach_is_refused_plainly(
     result = run("cache", *arguments, *as_json)
 
     assert result.exit_code == 1
-    assert result.stdout == ""
-    assert result.stderr.startswith("Error: the entries are in Valkey")
-    assert result.stderr.count("\n") == 1
+    assert result.output.count("\n") == 1
+    reason = json.loads(result.stdout)["error"]["detail"] if as_json else result.stderr[7:]
+    assert reason.startswith("the entries are in Valkey")
     assert (with_valkey.world.audit, with_valkey.world.tombstones) == ([], {})
     assert list(with_valkey.world.entries) == [KEY]
 

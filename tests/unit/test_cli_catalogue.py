@@ -6,17 +6,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from click.testing import CliRunner
-from sluiceway.domain.backlog import Backlog, Group
 from sluiceway_cli.configurations import OvertakenError
 from sluiceway_cli.main import cli
 from sluiceway_cli.rollouts import EFFECTIVE_WITHIN_S
 
-from tests.fakes.in_memory import NOW_MS, FakeClock
+from tests.fakes.examples import a_job
 from tests.unit.configuration_desk import Desk, make_desk, states
 from tests.unit.desk import run, stand_at, told
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from tests.fakes.in_memory import FakeClock
 
 VENDOR = '[vendors.v]\nbase_url = "https://v.example/v1"\napi_key_secret = "sluiceway/vendors/v"\n'
 SIMULATOR = "http://127.0.0.1:7/v1"
@@ -107,6 +108,29 @@ def test_check_goes_without_a_stack_and_without_the_lease(
     assert run("--stack", "typo", "catalogue", "check", str(file)).exit_code == 1
 
 
+def test_mark_of_byte_order_is_left_out(desk: Desk, file: Path) -> None:
+    file.write_bytes(b"\xef\xbb\xbf" + SECOND.encode())
+
+    pushed = told("catalogue", "push", str(file), "--now", "--yes")
+
+    assert desk.catalogue_profile.text(pushed["version"]) == SECOND
+
+
+@pytest.mark.parametrize(
+    ("text", "warning"),
+    [("", "no model"), (f"{SECOND}# {'x' * 1_200_000}\n", "1.2 MB, and AppConfig takes 1 MB")],
+    ids=["empty", "large"],
+)
+@pytest.mark.usefixtures("desk")
+def test_check_warns_of_what_is_hardly_meant(file: Path, text: str, warning: str) -> None:
+    file.write_text(text)
+
+    shown = told("catalogue", "check", str(file))
+
+    assert shown["valid"]
+    assert warning in shown["warnings"][0]
+
+
 @pytest.mark.parametrize("content", [b"\xff", b"[models", b"[models.x]\n"])
 @pytest.mark.usefixtures("desk")
 def test_file_that_is_no_catalogue_is_refused(file: Path, content: bytes) -> None:
@@ -189,6 +213,17 @@ def test_push_of_other_comments_keeps_them(desk: Desk, file: Path) -> None:
     assert run("catalogue", "show").stdout == "# theirs\n" + SECOND
 
 
+def test_push_of_very_much_is_told_in_short(desk: Desk, file: Path) -> None:
+    tenants = "".join(f"[tenants.t{number}]\nshare = 2\n" for number in range(300))
+    desk.deployed(desk.catalogue_profile, SECOND + tenants)
+
+    result = run("catalogue", "push", str(file), "--now", "--yes")
+
+    assert "and 250 more\n300 changes." in result.stdout
+    assert "and 250 more like these" in result.stderr
+    assert len(result.output.splitlines()) < 120
+
+
 def test_bad_push_leaves_what_is_in_force(desk: Desk, file: Path) -> None:
     desk.deployed(desk.catalogue_profile, FIRST)
     file.write_text(FIRST + "timeout_s = { max = 300 }\nmax_attempts = 3\n")
@@ -259,18 +294,15 @@ def test_push_that_an_alarm_takes_back_at_once_is_told(desk: Desk, file: Path) -
 
 def test_removal_says_what_becomes_of_open_jobs_and_tenants(desk: Desk, file: Path) -> None:
     desk.deployed(desk.catalogue_profile, SECOND + model("old") + "[tenants.acme]\nshare = 2\n")
-    groups = (
-        Group("interactive", "old", "acme", waiting=3, running=1),
-        Group("batch", "old", "globex", waiting=2),
-        Group("batch", "chat", "globex", waiting=9),
-    )
-    desk.world.backlog = Backlog(measured_at_epoch_ms=NOW_MS, groups=groups)
+    for number, name in enumerate(["old", "old", "chat", "old"]):
+        job = a_job(number, model=name)
+        desk.world.jobs[job.tenant, job.job_id] = job
 
     shown = told("catalogue", "push", str(file), "--yes")
 
     removed = [(one["member"], one["after"]) for one in shown["changes"]]
     assert removed == [("models.old", None), ("tenants.acme", None)]
-    assert "about 6 now" in shown["warnings"][0]
+    assert "its open jobs (3 now) fail" in shown["warnings"][0]
     assert "tenants.default" in shown["warnings"][1]
 
 
@@ -458,4 +490,6 @@ def test_push_on_a_terminal_asks_after_it_told_the_changes(
 
     assert result.stdout.index("2 changes.") < result.stdout.index("Push it?")
     assert (result.exit_code == 0) is pushed
+    assert ("Aborted!" in result.stderr) is not pushed
+    assert "Error" not in result.stderr
     assert bool(states(desk.catalogue_profile)) is pushed

@@ -64,7 +64,7 @@ def test_feature_is_switched_for_all_and_back(desk: Desk, feature: str) -> None:
     assert (switched["changed"], switched["deployment"]["state"]) == (True, "COMPLETE")
     assert between is not usual
     assert document(desk) == {}
-    assert desk.done == [("flags.set", f"flag:{feature}")] * 2
+    assert desk.done == [(f"flags.{state}", f"flag:{feature}") for state in (other, back)]
     assert desk.told == [("FlagsChanged", f"flag:{feature}")] * 2
 
 
@@ -87,7 +87,7 @@ def test_submit_is_switched_off_for_one(desk: Desk, words: tuple[str, ...], subj
     ]
     kind, name = subject.split(":")
     assert flags.exceptions(document(desk), "submit") == {kind: frozenset({name})}
-    assert desk.done == [("flags.set", f"flag:submit:{subject}")]
+    assert desk.done == [("flags.off", f"flag:submit:{subject}")]
     (notice,) = desk.events.taken
     assert notice.facts == {"on": False, "version": 1, "gradual": False}
 
@@ -171,7 +171,7 @@ def test_switch_back_of_what_is_on_its_way_stops_it(desk: Desk) -> None:
 
     assert "Version 1 was stopped" in result.stdout
     assert states(desk.flags_profile) == [(1, "ROLLED_BACK")]
-    assert desk.done == [("flags.set", "flag:bypass")] * 2
+    assert desk.done == [("flags.off", "flag:bypass"), ("flags.on", "flag:bypass")]
 
 
 @pytest.mark.parametrize("already", [0, 1])

@@ -514,13 +514,22 @@ def test_show_of_an_open_job_tells_what_is_planned_and_what_it_waits_for(
     assert "sluiceway resume tenant:acme" in found["why"]["sentence"]
 
 
-def test_show_of_an_open_job_says_what_it_can_not_know(desk: Desk) -> None:
+def test_show_of_an_open_job_whose_model_is_gone_says_so(desk: Desk) -> None:
     job = desk.put(a_job(1, model="gone"))
 
     found = show(job)
 
-    assert found["missing"] == {"what it waits for (model)": "the catalogue has no model gone"}
-    assert found["why"]["waits_for"] == "worker"
+    assert found["missing"] == {}
+    assert found["why"]["waits_for"] == "catalogue"
+    assert found["why"]["runbook"] == "docs/runbook.md#roll-back-a-catalogue"
+
+
+def test_show_of_a_hits_id_says_where_to_look(desk: Desk) -> None:
+    assert desk.local
+
+    refused = told("jobs", "show", "hit_c1_x", code=1)
+
+    assert "sluiceway cache show hit_c1_x" in refused["error"]["detail"]
 
 
 def test_show_with_a_key_and_no_tenant_is_the_partners_view(

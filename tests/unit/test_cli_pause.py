@@ -359,6 +359,13 @@ def test_pause_that_nobody_is_notified_of_holds_all_the_same(desk: Desk) -> None
 # ------------------------------------------------------------------------------------ the list
 
 
+def test_list_tells_of_a_pause_that_was_cut_off(desk: Desk) -> None:
+    desk.state.pause_lane("batch")  # and its mapping is Enabled still
+
+    assert told("pause") == {"paused": [{"subject": "lane:batch", "mapping_state": "Enabled"}]}
+    assert run("pause").stdout == "lane:batch  Enabled\n"
+
+
 def test_list_tells_what_is_paused_and_changes_nothing(desk: Desk) -> None:
     assert "Nothing is paused." in run("pause").stdout
     for subject in ("lane:batch", "model:big", "tenant:globex", "tenant:acme"):

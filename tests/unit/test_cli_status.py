@@ -13,6 +13,7 @@ from rich.console import Console
 from sluiceway.domain import catalogue as catalogues
 from sluiceway.domain import flags
 from sluiceway.domain import job as transitions
+from sluiceway.domain.errors import StoreBusyError
 from sluiceway.domain.gate import Gate
 from sluiceway.domain.ticket import Ticket
 from sluiceway_cli import status as statuses
@@ -343,6 +344,26 @@ def test_status_tells_what_is_paused_and_what_nobody_paused(desk: Desk) -> None:
     }
 
 
+def test_status_tells_of_open_jobs_whose_model_is_gone(desk: Desk) -> None:
+    desk.put(a_job(1, model="gone"))
+
+    document = told("status")
+
+    assert texts(document) == ["1 open job is of gone, which the catalogue lacks: it will fail"]
+    assert document["problems"][0]["then"] == "docs/runbook.md, Roll back a catalogue"
+
+
+def test_status_tells_of_a_pause_that_was_cut_off(desk: Desk) -> None:
+    desk.state.pause_lane("batch")  # and its mapping is Enabled still
+
+    document = told("status")
+
+    assert texts(document) == [
+        "lane:batch is paused by half: its mapping is Enabled, so its jobs run"
+    ]
+    assert document["problems"][0]["then"] == "sluiceway pause lane:batch"
+
+
 def test_status_tells_of_degraded_mode_and_of_jobs_that_wait_for_nothing(
     desk: Desk, clock: FakeClock
 ) -> None:
@@ -409,6 +430,27 @@ def test_status_asks_a_service_that_does_not_answer_once(desk: Desk) -> None:
         *(f"queue {name}" for name in statuses.QUEUES),
     }
     assert document["lanes"]["interactive"]["open"] == 0
+
+
+@dataclass
+class Unreachable:
+    """A state row in a table that doesn't answer."""
+
+    asked: int = 0
+
+    def read(self) -> None:
+        self.asked += 1
+        silent = EndpointConnectionError(endpoint_url="https://dynamodb")
+        raise StoreBusyError("The tables can't be reached.", retry_after_s=1) from silent
+
+
+def test_status_asks_tables_that_do_not_answer_once(desk: Desk) -> None:
+    desk.__dict__["state"] = state = Unreachable()
+
+    document = told("status")
+
+    assert state.asked == 1
+    assert {"state", "models", "jobs"} <= set(document["unknown"])
 
 
 def test_status_of_a_stack_without_an_output_says_so(
@@ -496,6 +538,18 @@ def test_watch_on_a_terminal_moves_one_picture_and_leaves_the_last(watched: Desk
     shown = terminal.file.getvalue()  # type: ignore[attr-defined]
     assert shown.index("00:00:00.000Z") < shown.index("00:00:04.000Z")
     assert "\x1b[" in shown
+
+
+def test_watch_on_a_narrow_terminal_folds_what_is_wrong(watched: Desk) -> None:
+    terminal = Console(file=StringIO(), force_terminal=True, width=40, legacy_windows=False)
+    watched.state.pause_tenant("a-tenant-with-a-long-name")
+
+    with pytest.raises(KeyboardInterrupt):
+        status_commands.live(Looker(watched), terminal, 2.0)
+
+    shown = terminal.file.getvalue()  # type: ignore[attr-defined]
+    last = shown.rsplit("00:00:04.000Z", 1)[1]
+    assert last.count("tenant:a-tenant-with-a-long-name") == 2
 
 
 @pytest.mark.parametrize("interval", ["0", "-1", "0.5", "x"])

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from sluiceway.domain import job as transitions
+from sluiceway.domain.catalogue import MODEL_GONE
 from sluiceway.domain.gate import Gate
 from sluiceway.domain.ticket import Ticket
 from sluiceway_cli.reasons import Surroundings, why
@@ -101,6 +103,11 @@ def test_overdue_job_waits_for_the_sweeper(job: Job, at_s: int, told: str) -> No
         (transitions.cancelled(a_job(), now_ms=NOW_MS), "was cancelled", "cancel-a-job"),
         (failed(processing()), "It failed after 1 attempt, because the vendor", "redrive"),
         (
+            failed(replace(processing(), attempts_total=5)),
+            "It failed after 1 attempt of this run, and 5 in all, because the vendor",
+            "redrive",
+        ),
+        (
             failed(processing(), last_receive=True),
             "It is dead-lettered after 1 attempt",
             "redrive",
@@ -142,3 +149,12 @@ def test_age_is_read_at_a_glance(seconds: float, told: str) -> None:
 )
 def test_offset_has_its_sign(ms: int, told: str) -> None:
     assert offset(ms) == told
+
+
+def test_job_whose_model_was_taken_out_leads_to_the_catalogue() -> None:
+    job = failed(processing())
+    gone = replace(job.error, code="vendor_rejected", message=MODEL_GONE)
+
+    found = why(replace(job, error=gone), Surroundings(), now_ms=NOW_MS)
+
+    assert found.runbook == "docs/runbook.md#roll-back-a-catalogue"

@@ -38,6 +38,10 @@ VENDOR_SECRETS = "sluiceway/vendors/"
 """How the names of the vendors' secrets begin: workers may read no others (template.yaml)."""
 
 
+MODEL_GONE = "The model is no longer in the catalogue."
+"""Why a job fails whose model was taken out while it was open."""
+
+
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 

@@ -6,7 +6,14 @@ from dataclasses import dataclass
 
 from sluiceway.domain import backoff, gate, shares, strict_json, timeouts
 from sluiceway.domain import job as transitions
-from sluiceway.domain.catalogue import FINISH_MARGIN_S, Catalogue, Model, Vendor, scope_of
+from sluiceway.domain.catalogue import (
+    FINISH_MARGIN_S,
+    MODEL_GONE,
+    Catalogue,
+    Model,
+    Vendor,
+    scope_of,
+)
 from sluiceway.domain.errors import (
     CallAbortedError,
     NotCalledError,
@@ -242,7 +249,7 @@ def _refusal(job: Job, now_ms: int, worker: Worker) -> JobError | None:
     if model is None:
         if now_ms < job.enqueued_at_epoch_ms + MODEL_LOST_AFTER_MS:
             return None
-        return _error(job, "vendor_rejected", "The model is no longer in the catalogue.", now_ms)
+        return _error(job, "vendor_rejected", MODEL_GONE, now_ms)
     if job.called_at_epoch_ms is not None and _fresh_entry(job, worker) is None:
         return _error(job, "outcome_unknown", _UNKNOWN, now_ms)
     if job.attempts >= model.max_attempts:
