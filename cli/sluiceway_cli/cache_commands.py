@@ -65,6 +65,9 @@ def show(stack: str | None, key: str, tenant: str | None, as_json: bool) -> None
             console.print_json(told)
         else:
             console.print_fields(told)
+            if refresh := told.get("refresh_job_id"):
+                owner = ids.REFRESH_PREFIX + told["cache_key"]
+                click.echo(f"Its refresh:  sluiceway jobs show {refresh} --tenant '{owner}'")
             if told["state"] == "none":
                 click.echo("There is no entry.")
         if told["state"] != "entry":

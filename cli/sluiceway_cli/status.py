@@ -66,8 +66,11 @@ FAILS_OFTEN = 0.05
 RETRIES_OFTEN = 0.5
 """So many retries for each completed job."""
 
-IDLE_MS = 60_000
+IDLE_S = 60
 """A job that waits so long while no worker is busy waits for nothing good."""
+
+CLOCKS_DIFFER_MS = 5_000
+"""Ages are told by this machine's clock."""
 
 Found = TypeVar("Found")
 Document = dict[str, Any]
@@ -104,6 +107,7 @@ class Looker:
         }
         versions = self._try("versions", self._versions, service="appconfig")
         switched = self._try("flags", self._switched, service="appconfig")
+        ahead_ms = self._try("clock", self.target.clock_ahead_ms, service="dynamodb")
         traffic = self._try(
             "traffic",
             lambda: _traffic(
@@ -123,7 +127,7 @@ class Looker:
             "switched": switched,
             "unknown": self._unknown,
         }
-        problems = _problems(document, known.service)
+        problems = [*_problems(document, known.service), *_of_clock(ahead_ms or 0)]
         if catalogue is not None:
             problems = [*_of_models_gone(catalogue, jobs or []), *problems]
         return {"problems": problems, **document}
@@ -262,7 +266,7 @@ _ATTRIBUTES = {
     "delayed": "ApproximateNumberOfMessagesDelayed",
 }
 
-_COUNTS = ("open", "waiting", "parked", "processing", "oldest_age_s")
+_COUNTS = ("open", "waiting", "parked", "processing", "oldest_age_s", "ready", "ready_for_s")
 
 
 def _version(history: History) -> str:
@@ -286,19 +290,28 @@ def installation(
 
 
 def _counted(jobs: list[IndexedJob], state: ServiceState, shut: set[str], now_ms: int) -> Document:
-    """The oldest is that of the metric OldestJobAge: behind no pause and no shut gate."""
+    """The oldest is that of the metric OldestJobAge: behind no pause and no shut gate.
+
+    Those that are ready wait for nothing but a worker: for no slot and no backoff either.
+    """
     waiting = [job for job in jobs if job.status != JobStatus.PROCESSING]
-    ages_ms = (
-        now_ms - job.enqueued_at_epoch_ms
-        for job in waiting
-        if job.tenant not in state.paused_tenants and job.model not in shut
-    )
+    free = [
+        job for job in waiting if job.tenant not in state.paused_tenants and job.model not in shut
+    ]
+    ages_ms = (now_ms - job.enqueued_at_epoch_ms for job in free)
+    ready_for_ms = [
+        now_ms - max(job.enqueued_at_epoch_ms, job.not_before_epoch_ms or 0)
+        for job in free
+        if not job.parked and (job.not_before_epoch_ms or 0) <= now_ms
+    ]
     return {
         "open": len(jobs),
         "waiting": len(waiting),
         "parked": sum(job.parked for job in waiting),
         "processing": len(jobs) - len(waiting),
         "oldest_age_s": max(0, max(ages_ms, default=0)) // 1000,
+        "ready": len(ready_for_ms),
+        "ready_for_s": max(0, max(ready_for_ms, default=0)) // 1000,
     }
 
 
@@ -434,6 +447,15 @@ def _of_pauses(document: Document) -> Iterable[Document]:
         yield _problem("warning", text, f"sluiceway resume {subjects[0]}")
 
 
+def _of_clock(ahead_ms: int) -> Iterable[Document]:
+    if abs(ahead_ms) > CLOCKS_DIFFER_MS:
+        way = "ahead of" if ahead_ms > 0 else "behind"
+        text = (
+            f"this machine's clock is {abs(ahead_ms) // 1000} s {way} that of AWS: ages are wrong"
+        )
+        yield _problem("warning", text, "set it before anything else")
+
+
 def _of_unknown(unknown: Mapping[str, str]) -> Iterable[Document]:
     """One for each reason."""
     parts: dict[str, list[str]] = {}
@@ -490,14 +512,17 @@ def _of_lanes(document: Document, service: Service) -> Iterable[Document]:
             continue
         oldest_s = lane["oldest_age_s"]
         if oldest_s >= service.degraded_after_s:
-            yield _problem("bad", f"the oldest job of {name} waits for {age(oldest_s)}")
+            text = f"the oldest job of {name} waits for {age(oldest_s)}"
+            yield _problem("bad", text, "docs/runbook.md, Jobs wait too long")
         elif oldest_s >= service.degraded_until_s:
-            yield _problem("warning", f"the oldest job of {name} waits for {age(oldest_s)}")
-        runnable = lane["waiting"] - lane["parked"]
-        if runnable and not lane["processing"] and not off and oldest_s * 1000 >= IDLE_MS:
-            yield _problem("bad", f"jobs of {name} wait, and no worker is busy")
-        if runnable and lane["workers"] and lane["processing"] >= lane["workers"]:
-            text = f"all {lane['workers']} workers of {name} are busy, and {runnable} jobs wait"
+            text = f"the oldest job of {name} waits for {age(oldest_s)}"
+            yield _problem("warning", text, "docs/runbook.md, Jobs wait too long")
+        ready = lane["ready"]
+        if ready and not lane["processing"] and not off and lane["ready_for_s"] >= IDLE_S:
+            text = f"jobs of {name} wait, and no worker is busy"
+            yield _problem("bad", text, "docs/runbook.md, Workers are idle while jobs wait")
+        if ready and lane["workers"] and lane["processing"] >= lane["workers"]:
+            text = f"all {lane['workers']} workers of {name} are busy, and {ready} jobs wait"
             yield _problem("warning", text, "docs/capacity.md")
 
 
@@ -537,5 +562,8 @@ def _of_traffic(traffic: Document | None) -> Iterable[Document]:
         text = f"{last['failed']} of {ends} jobs that ended in the last {MINUTES[0]} min failed"
         yield _problem(level, text, "docs/runbook.md, Why did this job fail")
     if last["retries"] > RETRIES_OFTEN * max(last["completed"], 1):
-        text = f"{last['retries']} retries for {last['completed']} completed jobs in 5 min"
+        jobs = (
+            "1 completed job" if last["completed"] == 1 else f"{last['completed']} completed jobs"
+        )
+        text = f"{last['retries']} retries for {jobs} in {MINUTES[0]} min"
         yield _problem("warning", text, "docs/runbook.md, Before anything else")

@@ -15,6 +15,7 @@ from sluiceway.domain import flags
 from sluiceway.domain import job as transitions
 from sluiceway.domain.errors import StoreBusyError
 from sluiceway.domain.gate import Gate
+from sluiceway.domain.job import JobStatus
 from sluiceway.domain.ticket import Ticket
 from sluiceway_cli import status as statuses
 from sluiceway_cli import status_commands
@@ -110,6 +111,11 @@ class Desk(desks.Desk):
     """An installation in memory."""
 
     aws: Aws = field(default_factory=Aws)
+    ahead_ms: int = 0
+    """This machine's clock, of AWS's."""
+
+    def clock_ahead_ms(self) -> int:
+        return self.ahead_ms
 
     def client(self, service: Any, config: Any = None) -> Any:  # noqa: ARG002
         assert service in {"lambda", "sqs"}
@@ -379,6 +385,46 @@ def test_status_tells_of_degraded_mode_and_of_jobs_that_wait_for_nothing(
         "the oldest job of interactive waits for 16m40s",
         "jobs of interactive wait, and no worker is busy",
     ]
+
+
+def test_status_does_not_ring_for_jobs_that_wait_for_their_time(
+    desk: Desk, clock: FakeClock
+) -> None:
+    job = transitions.started(
+        a_job(1), fence=1, now_ms=NOW_MS, receives=1, function_ends_ms=NOW_MS + 100_000
+    )
+    later_ms = NOW_MS + 400_000
+    desk.put(replace(job, status=JobStatus.RETRYING, not_before_epoch_ms=later_ms))
+    clock.advance(s=120)
+
+    backing_off = told("status")
+    clock.advance(s=300)
+    due = told("status")
+    clock.advance(s=60)
+    late = told("status")
+
+    assert [one["lanes"]["interactive"]["ready"] for one in (backing_off, due, late)] == [0, 1, 1]
+    assert due["lanes"]["interactive"]["ready_for_s"] == 20
+    idle = "jobs of interactive wait, and no worker is busy"
+    assert [idle in texts(one) for one in (backing_off, due, late)] == [False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("ahead_ms", "told_of"),
+    [
+        (600_000, ["this machine's clock is 600 s ahead of that of AWS: ages are wrong"]),
+        (-600_000, ["this machine's clock is 600 s behind that of AWS: ages are wrong"]),
+        (2_000, []),
+    ],
+)
+def test_status_tells_when_its_clock_is_off(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, ahead_ms: int, told_of: list[str]
+) -> None:
+    made = replace(desk, ahead_ms=ahead_ms)
+    with_parts(made)
+    stand_at(monkeypatch, made, "status_commands")
+
+    assert texts(told("status")) == told_of
 
 
 def test_status_tells_when_all_workers_are_busy(desk: Desk) -> None:
