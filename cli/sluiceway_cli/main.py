@@ -172,13 +172,14 @@ def move_jobs(
     with console.errors_told(as_json=as_json):
         target = find_target(stack)
         queue = target.queue  # made before a write that is followed by a send
+        clock = target.aws_clock
         outcomes = []
         for one in dict.fromkeys(job_id):
             job = target.find_job(one, tenant)
             if job is None:
                 outcome = moves.Outcome(one, "refused", console.no_such_job(one, tenant))
             else:
-                outcome = moves.move(job, lane, jobs=target.jobs, queue=queue, clock=target.clock)
+                outcome = moves.move(job, lane, jobs=target.jobs, queue=queue, clock=clock)
             if outcome.outcome == "moved":
                 target.record("job.move", f"job:{one}")
             if not as_json:

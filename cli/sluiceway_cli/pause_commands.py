@@ -143,7 +143,7 @@ def _switch_model(target: Target, name: str, *, paused: bool) -> tuple[bool, lis
     if paused:
         changed = target.gates.pause(key, limits)
     else:
-        changed = target.gates.resume(key, limits, now_ms=target.clock.now_ms())
+        changed = target.gates.resume(key, limits, now_ms=target.aws_clock.now_ms())
     return changed, pauses.sharing(name, catalogue)
 
 

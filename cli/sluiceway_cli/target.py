@@ -92,6 +92,18 @@ def _ignore(members: Sequence[str]) -> None:
     """What newer code put into a configuration, which this one can't show."""
 
 
+@dataclass(frozen=True, slots=True)
+class AwsClock:
+    """AWS's time, told by this machine's clock (port Clock)."""
+
+    clock: Clock
+    ahead_ms: int
+
+    def now_ms(self) -> int:
+        """See Clock."""
+        return self.clock.now_ms() - self.ahead_ms
+
+
 @dataclass(frozen=True)
 class Target:
     """An installation: its addresses, and how to reach its tables."""
@@ -226,6 +238,14 @@ class Target:
             return 0
         return max(0, before_ms - (aws_ms + 999)) or min(0, after_ms - aws_ms)
 
+    @cached_property
+    def aws_clock(self) -> Clock:
+        """For times that are written where functions compare them with their own clocks.
+
+        A gate that is resumed by a clock ten minutes ahead would open ten minutes late.
+        """
+        return AwsClock(self.clock, self.clock_ahead_ms())
+
     def invalidator(self) -> Invalidator:
         """What an invalidation works with."""
         return Invalidator(self.cache, self.state, self.audit, self.clock, Quiet())
@@ -299,7 +319,7 @@ class Target:
         # Ctrl-C waits for a receive's answer (dead_letters.py), so that is soon given up.
         sqs = self.client("sqs", _PATIENT.merge(Config(read_timeout=10)))
         letters = DeadLetters(sqs, self._output("DeadLetterQueueUrl"), self._lane_urls)
-        return Operator(letters, self.jobs, self._claimed_by, self.clock, record=self.record)
+        return Operator(letters, self.jobs, self._claimed_by, self.aws_clock, record=self.record)
 
     def submitter(self) -> Submitter:
         """What an operator's submit works with."""
@@ -313,7 +333,7 @@ class Target:
             rates=DynamoDBRates(self._table, self._output("CoordinationTableName")),
             backlogs=self.backlogs,
             queue=self.queue,
-            clock=self.clock,
+            clock=self.aws_clock,
             randomness=secrets.token_bytes,
             rand=random.random,
         )

@@ -45,6 +45,7 @@ class Desk(Target):
         self.__dict__.update(  # in place of the cached properties
             state=InMemoryState(self.world),
             audit=InMemoryAudit(self.world),
+            aws_clock=clock,
             bus=self.events,
             jobs=InMemoryJobs(self.world, clock=clock),
             job_lists=InMemoryJobLists(self.world),

@@ -455,6 +455,21 @@ def test_invalidate_is_refused_with_a_clock_that_is_far_off(
     assert bool(desk.world.epochs or desk.world.tombstones) is not bool(way)
 
 
+@pytest.mark.parametrize(("ahead_s", "expected_s"), [(600, 1), (-600, 0), (0, 0)])
+def test_times_that_functions_compare_are_told_by_the_clock_of_aws(
+    clock: FakeClock, ahead_s: int, expected_s: int
+) -> None:
+    aws = Replies({"date": date(NOW_MS)})
+    clock.advance(s=ahead_s)
+    table = Table(aws)  # type: ignore[arg-type]
+    target = Target("", outputs={"CoordinationTableName": "c"}, clock=clock)
+    target.__dict__["_table"] = table
+
+    told_ms = target.aws_clock.now_ms()
+
+    assert abs(told_ms - NOW_MS) <= expected_s * 1000
+
+
 @pytest.mark.parametrize("headers", [{}, {"date": ""}, {"date": "yesterday"}], ids=str)
 def test_invalidate_goes_on_where_nobody_tells_the_time(
     desk: Desk, headers: dict[str, str]

@@ -12,6 +12,7 @@ from sluiceway.domain import job as transitions
 from sluiceway.domain.gate import Gate
 from sluiceway.domain.job import SEND_STARTS_WITHIN_MS, Job
 from sluiceway_cli import moves
+from sluiceway_cli.target import AwsClock
 
 from tests.fakes.examples import a_job, a_partner_key, completed, failed, retrying
 from tests.fakes.in_memory import (
@@ -357,6 +358,18 @@ def test_pause_that_nobody_is_notified_of_holds_all_the_same(desk: Desk) -> None
 
 
 # ------------------------------------------------------------------------------------ the list
+
+
+def test_gate_is_resumed_by_the_clock_of_aws(desk: Desk, clock: FakeClock) -> None:
+    run("pause", "model:big")
+    now_ms = clock.now_ms()
+    desk.__dict__["aws_clock"] = AwsClock(clock, 600_000)  # this machine's is ahead
+    clock.advance(s=600)
+
+    run("resume", "model:big")
+
+    slot_at_us = max(gate.next_request_at_us for gate in desk.world.gates.values())
+    assert slot_at_us < (now_ms + 300_000) * 1000
 
 
 def test_list_tells_of_a_pause_that_was_cut_off(desk: Desk) -> None:
