@@ -72,10 +72,9 @@ def assert_nothing_happened(stage: Stage) -> None:
 
 
 @pytest.fixture
-def unread(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A process that starts while AppConfig can't be reached."""
+def configuration(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeAppConfig]:
+    """What a process that starts finds in AppConfig."""
     session = boto3.Session(region_name="us-east-1")
-    FakeAppConfig(session).failing = EndpointConnectionError(endpoint_url="https://a.example")
     monkeypatch.setattr(boto3, "DEFAULT_SESSION", session)
     for name in ("jobs_table", "cache_table", "coordination_table", "idempotency_table"):
         monkeypatch.setenv(name.upper(), name)
@@ -85,8 +84,14 @@ def unread(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         monkeypatch.setenv(name.upper(), name)
     monkeypatch.setenv("CACHE_BACKEND", "dynamodb")
     bootstrap.api_deps.cache_clear()
-    yield
+    yield FakeAppConfig(session)
     bootstrap.api_deps.cache_clear()
+
+
+@pytest.fixture
+def unread(configuration: FakeAppConfig) -> None:
+    """A process that starts while AppConfig can't be reached."""
+    configuration.failing = EndpointConnectionError(endpoint_url="https://a.example")
 
 
 @pytest.mark.usefixtures("unread")
@@ -113,6 +118,24 @@ def test_process_without_a_catalogue_answers_head_without_a_body() -> None:
     answer = read_answer(event, app.handler(event, a_context()))
 
     assert (answer.status, answer.text) == (503, "")
+
+
+def test_process_works_with_a_configuration_of_newer_code_and_tells(
+    configuration: FakeAppConfig, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = '[models.chat]\nvendor = "v"\nvendor_model = "c"\nversion = "1"\nmagic = true\n'
+    configuration.documents["catalogue"] = f"[vendors.v]\n{model}"
+    configuration.documents["flags"] = '{"teleport": {"default": true}}'
+    event = request("GET", "/models", scopes="read")
+
+    answer = read_answer(event, app.handler(event, a_context()))
+
+    told = [vars(line) for line in caplog.records if line.message == "configuration_ignored"]
+    assert (answer.status, [one["id"] for one in answer.body["data"]]) == (200, ["chat"])
+    assert [(line["profile"], line["members"]) for line in told] == [
+        ("catalogue", "models.chat.magic"),
+        ("flags", "teleport"),
+    ]
 
 
 # ------------------------------------------------------------------ the sample events
