@@ -10,7 +10,8 @@ from sluiceway.domain.errors import StoreBusyError
 from sluiceway.usecases.run_job import Acknowledge, Decision, Delivery, GiveBack, run_job
 
 NO_CATALOGUE_S = 60.0
-"""A message waits so long while the catalogue can't be read."""
+"""A message waits so long while the catalogue can't be read, and so much longer each time: it would
+be in the dead-letter queue within ten minutes."""
 
 
 def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
@@ -51,16 +52,17 @@ def _run(record: dict[str, Any], context: LambdaContext, deps: RunDeps) -> Decis
     if "DeadLetterQueueSourceArn" in attributes:
         # LocalStack keeps the first enqueueing's time in a message that it moves back.
         enqueued_at_ms = max(enqueued_at_ms, int(attributes["ApproximateFirstReceiveTimestamp"]))
+    receives = int(attributes["ApproximateReceiveCount"])
     try:
         worker = deps.worker()
     except StoreBusyError as error:  # without a catalogue nobody knows what the job needs
         deps.telemetry.error("configuration_unread", error)
-        return GiveBack(NO_CATALOGUE_S)
+        return GiveBack(NO_CATALOGUE_S * receives)
     return run_job(
         Delivery(
             tenant=tenant,
             job_id=job_id,
-            receives=int(attributes["ApproximateReceiveCount"]),
+            receives=receives,
             enqueued_at_ms=enqueued_at_ms,
             lane=deps.lane_of_queue[_queue_name(record)],
             function_ends_ms=worker.clock.now_ms() + context.get_remaining_time_in_millis(),

@@ -8,7 +8,7 @@ import json
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from sluiceway.bootstrap import AuthorizeDeps, RunDeps, SweepDeps
 from sluiceway.routes.request import ApiDeps
@@ -127,6 +127,8 @@ class Stage:
         self.audit = InMemoryAudit(self.world)
         self.batches: Batches = InMemoryBatches(self.world)
         self.rand = 0.5
+        self.no_worker: Callable[[], NoReturn] | None = None
+        """Raises in place of giving one."""
         self.pause: Callable[[float], None] = self.clock.pause
         self.time_left_ms = 29_000
         """Of each invocation of the API."""
@@ -228,22 +230,25 @@ class Stage:
     def run(self, *records: dict[str, Any]) -> list[str]:
         """Runs these messages as one batch; gives the ids of those that stay in the queue."""
         deps = RunDeps(
-            worker=lambda: Worker(
-                catalogue=CATALOGUE,
-                jobs=self.jobs,
-                cache=self.cache,
-                state=self.state,
-                payloads=self.payloads,
-                gates=self.gates,
-                latencies=InMemoryLatencies(self.world),
-                backlogs=InMemoryBacklogs(self.world),
-                vendors=self.vendors,
-                clock=self.clock,
-                telemetry=self.telemetry,
-                rand=lambda: self.rand,
-                token=lambda: f"token-{next(self._serial)}",
-                pause=self.clock.pause,
-                lease_ms=100_000,
+            worker=self.no_worker
+            or (
+                lambda: Worker(
+                    catalogue=CATALOGUE,
+                    jobs=self.jobs,
+                    cache=self.cache,
+                    state=self.state,
+                    payloads=self.payloads,
+                    gates=self.gates,
+                    latencies=InMemoryLatencies(self.world),
+                    backlogs=InMemoryBacklogs(self.world),
+                    vendors=self.vendors,
+                    clock=self.clock,
+                    telemetry=self.telemetry,
+                    rand=lambda: self.rand,
+                    token=lambda: f"token-{next(self._serial)}",
+                    pause=self.clock.pause,
+                    lease_ms=100_000,
+                )
             ),
             queue=self.queue,
             lane_of_queue={

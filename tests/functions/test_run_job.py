@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 from sluiceway.adapters.http_vendors import HttpVendors
 from sluiceway.adapters.sqs_queue import message_body
-from sluiceway.domain.errors import VendorError
+from sluiceway.domain.errors import StoreBusyError, VendorError
 from sluiceway.domain.job import JobStatus
 from sluiceway.ports import VendorAnswer, VendorCall
 from sluiceway_local.simulator import Simulator
 
-from tests.fakes.in_memory import LeaseRow
+from tests.fakes.in_memory import InMemoryQueue, LeaseRow
 from tests.fakes.outside import FakeSecretsManager
 from tests.functions.stage import BATCH_ARN, INTERACTIVE_ARN, Stage, end, message, sample
 from tests.unit.logs import log_lines, output
@@ -305,6 +305,23 @@ def test_message_of_a_job_that_is_parked_is_gone(stage: Stage) -> None:
 
 
 # ------------------------------------------------------------------ several records
+
+
+@pytest.mark.parametrize("receives", [1, 2, 9])
+def test_message_waits_the_longer_the_oftener_no_catalogue_could_be_read(
+    stage: Stage, receives: int
+) -> None:
+    def no_worker() -> NoReturn:
+        raise StoreBusyError("The catalogue can't be read.", retry_after_s=5)
+
+    job_id = submitted(stage)
+    stage.no_worker = no_worker
+
+    assert stage.run(message(job_id, receives=receives)) == ["message-1"]
+
+    assert isinstance(stage.queue, InMemoryQueue)
+    assert stage.queue.gives_back == [("interactive", "receipt of message-1", 60.0 * receives)]
+    assert status_of(stage, job_id) is JobStatus.QUEUED
 
 
 def test_duplicates_in_one_batch_run_once(stage: Stage) -> None:  # case T05
