@@ -92,16 +92,23 @@ def _ignore(members: Sequence[str]) -> None:
     """What newer code put into a configuration, which this one can't show."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class AwsClock:
     """AWS's time, told by this machine's clock (port Clock)."""
 
     clock: Clock
-    ahead_ms: int
+    ask: Callable[[], int]
+    """How far it is ahead; asked when somebody wants to know the time, and once."""
+
+    @cached_property
+    def ahead_ms(self) -> int:
+        """The answer."""
+        return self.ask()
 
     def now_ms(self) -> int:
         """See Clock."""
-        return self.clock.now_ms() - self.ahead_ms
+        ahead_ms = self.ahead_ms  # first: it may take a while
+        return self.clock.now_ms() - ahead_ms
 
 
 @dataclass(frozen=True)
@@ -244,7 +251,7 @@ class Target:
 
         A gate that is resumed by a clock ten minutes ahead would open ten minutes late.
         """
-        return AwsClock(self.clock, self.clock_ahead_ms())
+        return AwsClock(self.clock, self.clock_ahead_ms)
 
     def invalidator(self) -> Invalidator:
         """What an invalidation works with."""

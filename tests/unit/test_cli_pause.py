@@ -363,7 +363,7 @@ def test_pause_that_nobody_is_notified_of_holds_all_the_same(desk: Desk) -> None
 def test_gate_is_resumed_by_the_clock_of_aws(desk: Desk, clock: FakeClock) -> None:
     run("pause", "model:big")
     now_ms = clock.now_ms()
-    desk.__dict__["aws_clock"] = AwsClock(clock, 600_000)  # this machine's is ahead
+    desk.__dict__["aws_clock"] = AwsClock(clock, lambda: 600_000)  # this machine's is ahead
     clock.advance(s=600)
 
     run("resume", "model:big")
