@@ -106,7 +106,8 @@ def test_job_that_failed_is_found_explained_and_redriven(plant: Plant) -> None:
     assert "vendor_rejected" in timeline
     assert "dead" in status
     assert "redriven" in outcome
-    assert "No dead letter" in nothing_left + after
+    assert "The dead-letter queue is empty" in nothing_left
+    assert "The dead-letter queue is empty" in after
     assert plant.row(job_id)["redrives"] == 1
 
 
