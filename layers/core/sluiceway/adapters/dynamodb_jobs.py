@@ -723,6 +723,7 @@ def _values_of(job: Job) -> dict[str, Any]:
     """The row's attributes; every one is named, None means absent."""
     values = {name: getattr(job, name) for name in _PLAIN}
     values["status"] = job.status.value
+    values["lost_nanos"] = job.lost_nanos or None  # nearly always 0, and a row pays by the KB
     values["metadata"] = job.metadata or None
     values["callback_urls"] = set(job.callback_urls) or None
     values["input_inline"], values["input_ref"] = job.input.inline, job.input.ref
