@@ -681,7 +681,6 @@ def _complete(
     document: dict[str, object] = {"text": answer.text, "finish_reason": answer.finish_reason}
     if answer.content is not None:
         document["content"] = answer.content
-    cost_nanos = model.price.cost_nanos(answer.input_tokens, answer.output_tokens)
     result = _keep(strict_json.dump(document), job, lease, worker)
     if result is None:
         message = "The result was paid for, and could not be stored."
