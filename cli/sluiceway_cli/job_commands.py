@@ -2,6 +2,7 @@
 
 import os
 import sys
+from functools import cache
 from typing import Any
 
 import click
@@ -200,12 +201,13 @@ def _surroundings(job: Job, target: Target, now_ms: int) -> tuple[Surroundings, 
     unknown: dict[str, str] = {}
     if not job.open:
         return Surroundings(), unknown
+    catalogue = cache(target.catalogue)
 
     def tenant() -> dict[str, Any]:
         return {"tenant_paused": job.tenant in target.state.read().paused_tenants}
 
     def model() -> dict[str, Any]:
-        found = target.catalogue().models.get(job.model)
+        found = catalogue().models.get(job.model)
         if found is None:
             return {"model_gone": True}
         return {"gate": target.gates.look(pauses.gate_of(found)[0], now_ms=now_ms)}
@@ -215,7 +217,7 @@ def _surroundings(job: Job, target: Target, now_ms: int) -> tuple[Surroundings, 
 
     def place() -> dict[str, Any]:
         picture = target.backlogs.read().at(now_ms)
-        found = places.place_of(job, picture, target.catalogue(), now_ms)
+        found = places.place_of(job, picture, catalogue(), now_ms)
         if found is None or not picture.groups:
             return {}
         return {"position": found.position, "eta_ms": found.eta_ms}

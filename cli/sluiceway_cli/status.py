@@ -18,9 +18,10 @@ from sluiceway.domain.backlog import Backlog, Pace
 from sluiceway.domain.catalogue import Catalogue, Service
 from sluiceway.domain.errors import SluicewayError
 from sluiceway.domain.gate import Gate, Limits
-from sluiceway.domain.job import DUE_SHARDS, LANES, OPEN, JobStatus
+from sluiceway.domain.job import LANES, JobStatus
 from sluiceway.domain.times import rfc3339
 from sluiceway.ports import IndexedJob, ServiceState
+from sluiceway.usecases import sweep_jobs
 
 from sluiceway_cli import pauses
 from sluiceway_cli.configurations import History
@@ -29,11 +30,8 @@ from sluiceway_cli.pauses import Lane
 from sluiceway_cli.target import Target
 from sluiceway_cli.times import age
 
-MOST_JOBS = 100_000
-"""Rows of the index that one look counts, over all shards; with more it says "at least"."""
-
 WITHIN_MS = 5_000
-"""The counting ends then."""
+"""The counting of open jobs ends then, or at the rows that a sweep counts."""
 
 MINUTES = (5, 60)
 """Of the traffic."""
@@ -105,8 +103,8 @@ class Looker:
             name: self._try(f"queue {name}", partial(self._messages, output), service="sqs")
             for name, output in QUEUES.items()
         }
-        versions = self._try("versions", self._versions, service="appconfig")
-        switched = self._try("flags", self._switched, service="appconfig")
+        histories = self._try("versions", self._histories, service="appconfig")
+        switched = self._try("flags", partial(self._switched, histories), service="appconfig")
         ahead_ms = self._try("clock", self.target.clock_ahead_ms, service="dynamodb")
         traffic = self._try(
             "traffic",
@@ -116,7 +114,7 @@ class Looker:
         )
         document: Document = {
             "at": rfc3339(now_ms),
-            "installation": installation(self.target, catalogue, versions or {}),
+            "installation": installation(self.target, catalogue, histories or {}),
             "degraded": None if state is None else _degraded(state, now_ms),
             "counted_all": whole,
             "lanes": lanes,
@@ -150,21 +148,18 @@ class Looker:
                 self._deaf[service] = str(error)
         return None
 
-    def _versions(self) -> dict[str, str]:
-        """Of the catalogue and of the flags: which is in force, and which is on its way."""
+    def _histories(self) -> dict[str, History]:
+        """Of the catalogue and of the flags."""
         return {
-            name: _version(profile.history())
-            for name, profile in (
-                ("catalogue", self.target.catalogue_profile),
-                ("flags", self.target.flags_profile),
-            )
+            "catalogue": self.target.catalogue_profile.history(),
+            "flags": self.target.flags_profile.history(),
         }
 
-    def _switched(self) -> list[str]:
+    def _switched(self, histories: Mapping[str, History] | None) -> list[str]:
         """The features that aren't as they come."""
-        running = self.target.flags_profile.history().running
-        text = "{}" if running is None else self.target.flags_profile.text(running.version)
-        return flags.told(json.loads(text))
+        profile = self.target.flags_profile
+        running = (profile.history() if histories is None else histories["flags"]).running
+        return flags.told(json.loads("{}" if running is None else profile.text(running.version)))
 
     def _state(self) -> ServiceState:
         return self.target.state.read()
@@ -241,18 +236,7 @@ _CANT_READ = (
 
 def open_jobs(target: Target) -> tuple[list[IndexedJob], bool]:
     """The open jobs, and whether these are all."""
-    stop_at_ms = target.clock.now_ms() + WITHIN_MS
-    found: list[IndexedJob] = []
-    whole = True
-    for shard in range(DUE_SHARDS):
-        for number, job in enumerate(target.due_jobs.indexed(str(shard))):
-            late = target.clock.now_ms() > stop_at_ms
-            if number == MOST_JOBS // DUE_SHARDS or late:
-                whole = False
-                break
-            if job.status in OPEN:
-                found.append(job)
-    return found, whole
+    return sweep_jobs.open_jobs(target.due_jobs, target.clock, within_ms=WITHIN_MS)
 
 
 def _no_answer(error: BaseException) -> bool:
@@ -270,6 +254,7 @@ _COUNTS = ("open", "waiting", "parked", "processing", "oldest_age_s", "ready", "
 
 
 def _version(history: History) -> str:
+    """Which is in force, and which is on its way."""
     running, coming = history.running, history.under_way
     told = "nothing pushed" if running is None else f"version {running.version}"
     if coming is not None:
@@ -278,14 +263,14 @@ def _version(history: History) -> str:
 
 
 def installation(
-    target: Target, catalogue: Catalogue | None, versions: Mapping[str, str]
+    target: Target, catalogue: Catalogue | None, histories: Mapping[str, History]
 ) -> list[dict[str, str]]:
     """What is being looked at, as rows of `name` and `value`: what is deployed, and with what."""
     where = "this folder's local stack" if target.local else target.region or "AWS"
     rows = [{"name": "api", "value": f"{target.api_url} ({where})"}]
-    for name, version in versions.items():
+    for name, history in histories.items():
         models = f", {len(catalogue.models)} models" if catalogue and name == "catalogue" else ""
-        rows.append({"name": name, "value": version + models})
+        rows.append({"name": name, "value": _version(history) + models})
     return rows
 
 

@@ -17,6 +17,7 @@ from sluiceway.domain.errors import StoreBusyError
 from sluiceway.domain.gate import Gate
 from sluiceway.domain.job import JobStatus
 from sluiceway.domain.ticket import Ticket
+from sluiceway.usecases import sweep_jobs
 from sluiceway_cli import status as statuses
 from sluiceway_cli import status_commands
 from sluiceway_cli.configurations import Deployment, History
@@ -232,7 +233,7 @@ def test_status_counts_the_open_jobs_of_each_lane(desk: Desk, clock: FakeClock) 
 def test_status_says_at_least_when_there_are_more_than_it_counts(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(statuses, "MOST_JOBS", 16)
+    monkeypatch.setattr(sweep_jobs, "MAX_MEASURED", 16)
     for number in range(0, 40 * 8, 8):
         desk.put(a_job(number))
 

@@ -138,7 +138,7 @@ def sweep_jobs(sweeper: Sweeper, *, poll: bool = False) -> Swept:
     ends in time; without any open job it ends at once.
     Raises StoreBusyError when the tables let it do nothing at all.
     """
-    waiting, whole = _waiting(sweeper)
+    waiting, whole = open_jobs(sweeper.due_jobs, sweeper.clock, within_ms=MEASURE_WITHIN_MS)
     let_in = _let_in(waiting, sweeper)
     budget = _measure(waiting, let_in, sweeper, whole=whole)
     with suppress(StoreBusyError):  # the jobs don't wait for it, and the next sweep looks again
@@ -311,14 +311,14 @@ def _without_lineage(job: Job) -> Job:
     return replace(job, trace_header=header or None)
 
 
-def _waiting(sweeper: Sweeper, within_ms: int = MEASURE_WITHIN_MS) -> tuple[list[IndexedJob], bool]:
+def open_jobs(due_jobs: DueJobs, clock: Clock, *, within_ms: int) -> tuple[list[IndexedJob], bool]:
     """The open jobs, and whether these are all: reading them is bounded in rows and in time."""
-    stop_at_ms = sweeper.clock.now_ms() + within_ms
+    stop_at_ms = clock.now_ms() + within_ms
     found: list[IndexedJob] = []
     whole = True
     for shard in range(DUE_SHARDS):
-        for number, job in enumerate(sweeper.due_jobs.indexed(str(shard))):
-            if number == MAX_MEASURED // DUE_SHARDS or sweeper.clock.now_ms() > stop_at_ms:
+        for number, job in enumerate(due_jobs.indexed(str(shard))):
+            if number == MAX_MEASURED // DUE_SHARDS or clock.now_ms() > stop_at_ms:
                 whole = False
                 break
             if job.status in OPEN:
@@ -414,7 +414,8 @@ def _paint_again(sweep: _Sweep, sweeper: Sweeper) -> None:
     """Paints in a later pass, the more rarely the longer the index is."""
     sweep.polls_to_painting -= 1
     if sweep.polls_to_painting <= 0:
-        waiting, whole = _waiting(sweeper, sweeper.time_left_ms() - STOP_BEFORE_END_MS)
+        within_ms = sweeper.time_left_ms() - STOP_BEFORE_END_MS
+        waiting, whole = open_jobs(sweeper.due_jobs, sweeper.clock, within_ms=within_ms)
         if whole:  # else it would tell less than the last one
             _paint(waiting, sweep, sweeper, whole=whole)
 
