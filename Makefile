@@ -20,7 +20,7 @@ SERVICES := appconfigdata dynamodb events lambda s3 scheduler secretsmanager sig
 export SAM_CLI_TELEMETRY := 0
 export PYTHONDONTWRITEBYTECODE := 1
 
-.PHONY: help demo test test-fast check lint types imports template build trim audit scan openapi release-openapi release-rows dashboard bench lock clean
+.PHONY: help demo test test-fast check lint types imports template build trim audit scan openapi release-openapi release-rows dashboard bench bench-report lock clean
 
 help: ## This list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -100,11 +100,19 @@ release-openapi: openapi ## With a release: later documents have to agree with t
 release-rows: .venv/dev ## With a release: later code has to get on with what today's stores and sends
 	@$(BIN)/python -m tests.contract.release
 
-bench: .venv/dev ## Measure, and print figures
-	$(BIN)/python bench/aws_calls.py
-	$(BIN)/python bench/cache_cost.py
-	$(BIN)/python bench/early_refresh.py
-	$(BIN)/python bench/simulate.py
+# Cheapest first, so that a fault shows early. Of the programs in bench/ only burst.py is left out:
+# it takes half an hour.
+BENCHES := aws_calls cold_start warm_path cache_cost growth early_refresh added_latency peers simulate
+
+bench: .venv/dev .venv-bench/installed build ## Measure all, and write docs/benchmarks.md
+	@for name in $(BENCHES); do \
+		echo "bench/$$name.py"; $(BIN)/python bench/$$name.py --save || exit 1; \
+	done
+	@$(MAKE) --no-print-directory bench-report
+
+bench-report: .venv-bench/installed ## Make docs/benchmarks.md and its plots anew of bench/results
+	@$(BIN)/python bench/report.py
+	@.venv-bench/bin/python bench/plots.py
 
 lock: .venv/dev ## Make the locks in requirements/ anew
 	$(BIN)/python $(PIP) uv
@@ -119,10 +127,12 @@ lock: .venv/dev ## Make the locks in requirements/ anew
 		--generate-hashes --no-emit-index-url --no-header --no-annotate sam.in -o sam.txt
 	cd requirements && ../$(BIN)/uv pip compile --quiet --universal --python-version 3.11 \
 		--generate-hashes --no-emit-index-url --no-header --no-annotate scan.in -o scan.txt
+	cd requirements && ../$(BIN)/uv pip compile --quiet --universal --python-version 3.11 \
+		--generate-hashes --no-emit-index-url --no-header --no-annotate bench.in -o bench.txt
 
 clean: ## Remove what was made here
 	-@test ! -x $(BIN)/sluiceway || $(BIN)/sluiceway local down
-	rm -rf .venv .venv-sam .venv-scan .aws-sam .sluiceway .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-bench .venv-sam .venv-scan .aws-sam .sluiceway .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv/python: Makefile
@@ -152,4 +162,10 @@ clean: ## Remove what was made here
 	@echo "installing the scanners"
 	@test -x .venv-scan/bin/python || $(PYTHON) -m venv .venv-scan
 	@.venv-scan/bin/python $(PIP) --no-deps --require-hashes -r requirements/scan.txt
+	@touch $@
+
+.venv-bench/installed: requirements/bench.txt
+	@echo "installing what the benchmarks need besides"
+	@test -x .venv-bench/bin/python || $(PYTHON) -m venv .venv-bench
+	@.venv-bench/bin/python $(PIP) --no-deps --require-hashes -r requirements/bench.txt
 	@touch $@

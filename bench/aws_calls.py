@@ -58,8 +58,6 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # run as a script, it knows 
 
 from bench import report
 
-MARKERS = ("<!-- aws_calls -->", "<!-- /aws_calls -->")
-
 READ_UNIT_BYTES = 4096
 WRITE_UNIT_BYTES = 1024
 TRANSACTION_FACTOR = 2
@@ -106,10 +104,6 @@ IN_FLIGHT = 1000
 """The default of eight counter shards."""
 
 Item = Mapping[str, Any]
-
-
-class NotMeasuredError(Exception):
-    """A path went another way than the one that its name says."""
 
 
 # ------------------------------------------------------------------------------------ units
@@ -679,7 +673,7 @@ class Gateway:
             for message in answer.get("Messages", []):
                 record = _record(message, url)
                 self._inbox[json.loads(record["body"])["job_id"]].append(record)
-        raise NotMeasuredError(f"no message of {job_id} came")
+        raise report.NotMeasuredError(f"no message of {job_id} came")
 
     def deliver(
         self,
@@ -747,7 +741,7 @@ def function(name: str) -> ModuleType:
     path = report.ROOT / "functions" / name / "app.py"
     spec = importlib.util.spec_from_file_location(f"functions_{name}", path)
     if spec is None or spec.loader is None:
-        raise NotMeasuredError(f"{path} can't be imported")
+        raise report.NotMeasuredError(f"{path} can't be imported")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -768,7 +762,7 @@ def _record(message: Mapping[str, Any], queue_url: str) -> Record:
 
 def _expect(what: str, found: object, expected: object) -> None:
     if found != expected:
-        raise NotMeasuredError(f"{what}: {found!r}, not {expected!r}")
+        raise report.NotMeasuredError(f"{what}: {found!r}, not {expected!r}")
 
 
 # ------------------------------------------------------------------------------------ paths
@@ -1139,7 +1133,7 @@ def measure(path: str, budget: int | None, drive: Drive, gateway: Gateway) -> Ro
     """One path; a path that goes another way than expected is told, not hidden."""
     try:
         return Row(path, budget, tuple(drive(gateway)))
-    except NotMeasuredError as fault:
+    except report.NotMeasuredError as fault:
         return Row(path, budget, fault=str(fault))
 
 
@@ -1232,7 +1226,7 @@ def gateway_on_local_stack() -> Iterator[Gateway]:
         recorder = Recorder(tables, {outputs[name]: word for name, word in words.items()})
         boto3.setup_default_session()
         if boto3.DEFAULT_SESSION is None:
-            raise NotMeasuredError("boto3 has no default session")
+            raise report.NotMeasuredError("boto3 has no default session")
         recorder.attach(boto3.DEFAULT_SESSION)
         yield Gateway(local, catalogues.parse(text), simulator, tables, recorder)
 
@@ -1381,45 +1375,23 @@ def cold_line(cold: Mapping[str, Counter[str]]) -> str:
     return "; ".join(extra) or "none"
 
 
-def report_text(found: Findings) -> str:
-    """For a terminal."""
-    return "\n".join(
-        [
-            report.as_text(*path_table([*found.rows, found.life])),
-            "",
-            f"more on the first event of a process: {cold_line(found.cold)}",
-            "",
-            report.as_text(*size_table(found.sizes)),
-        ]
-    )
+def parts(found: Findings) -> list[report.Part]:
+    """For people."""
+    return [
+        report.Table("", *path_table([*found.rows, found.life])),
+        f"More on the first event of a process: {cold_line(found.cold)}.",
+        report.Table(
+            "The calls in order",
+            ["path", "calls"],
+            [[row.path, in_order(row)] for row in found.rows],
+        ),
+        report.Table("How a long prompt grows them", *size_table(found.sizes)),
+    ]
 
 
-def report_markdown(found: Findings) -> str:
-    """The section of docs/benchmarks.md."""
-    order = [[row.path, in_order(row)] for row in found.rows]
-    return "\n".join(
-        [
-            report.made_with("bench/aws_calls.py --markdown"),
-            "",
-            report.as_markdown(*path_table([*found.rows, found.life])),
-            "",
-            f"More on the first event of a process: {cold_line(found.cold)}.",
-            "",
-            "### The calls in order",
-            "",
-            report.as_markdown(["path", "calls"], order),
-            "",
-            "### How a long prompt grows them",
-            "",
-            report.as_markdown(*size_table(found.sizes)),
-        ]
-    )
-
-
-def report_json(found: Findings) -> dict[str, Any]:
+def figures(found: Findings) -> dict[str, Any]:
     """For programs."""
     return {
-        "machine": report.machine(),
         "paths": [_row_json(row) for row in [*found.rows, found.life]],
         "cold": {name: dict(calls) for name, calls in found.cold.items()},
         "prompt_chars": {
@@ -1449,16 +1421,10 @@ def _row_json(row: Row) -> dict[str, Any]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit code 0 when every path was measured, whatever the budget says of it."""
-    options = report.options(__doc__, arguments)
+    given = report.options(__doc__, arguments)
     with gateway_on_local_stack() as gateway:
         found = measure_all(gateway)
-    report.tell(
-        options,
-        MARKERS,
-        as_json=lambda: report_json(found),
-        section=lambda: report_markdown(found),
-        text=lambda: report_text(found),
-    )
+    report.tell(given, "aws_calls", figures=figures(found), parts=parts(found))
     return 1 if any(row.fault for row in found.rows) else 0
 
 

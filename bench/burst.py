@@ -39,8 +39,6 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # run as a script, it knows 
 
 from bench import report
 
-MARKERS = ("<!-- burst -->", "<!-- /burst -->")
-
 DUPLICATES = 0.4
 """Of the submits of a burst."""
 
@@ -464,23 +462,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
     report.tell(
         given,
-        MARKERS,
-        as_json=lambda: {
-            "machine": report.machine(),
+        "burst",
+        figures={
             "setting": asdict(setting),
             "bursts": [asdict(one) for one in found],
             "fairness": asdict(fair) if fair else None,
         },
-        section=lambda: "\n".join(
-            [
-                report.made_with("bench/burst.py --markdown"),
-                "",
-                report.as_markdown(HEAD, _lines(found)),
-                "",
-                *(f"- {note}" for note in _notes(found, fair)),
-            ]
-        ),
-        text=lambda: "\n".join([report.as_text(HEAD, _lines(found)), "", *_notes(found, fair)]),
+        parts=[
+            report.Table("", HEAD, _lines(found)),
+            "\n".join(f"- {note}" for note in _notes(found, fair)),
+        ],
     )
     return 0
 

@@ -418,7 +418,7 @@ class Handlers:
         answer = self._api.handle(event, context, self._api_deps)
         self._note(path, began_ns)
         if answer["statusCode"] != status:
-            raise aws_calls.NotMeasuredError(f"{path}: {answer['statusCode']}, not {status}")
+            raise report.NotMeasuredError(f"{path}: {answer['statusCode']}, not {status}")
 
     def run(self, path: str, sent: tuple[str, str, str]) -> None:
         """Times the worker on a message."""
@@ -438,7 +438,7 @@ class Handlers:
         answer = self._run.handle({"Records": [record]}, context, self._run_deps)
         self._note(path, began_ns)
         if answer["batchItemFailures"]:
-            raise aws_calls.NotMeasuredError(f"{path}: not acknowledged")
+            raise report.NotMeasuredError(f"{path}: not acknowledged")
 
     def _note(self, path: str, began_ns: int) -> None:
         self.took_ms.setdefault(path, []).append((self.shelf.timer() - began_ns) / 1e6)

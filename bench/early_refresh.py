@@ -20,8 +20,6 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # run as a script, it knows 
 
 from bench import report
 
-MARKERS = ("<!-- early_refresh -->", "<!-- /early_refresh -->")
-
 RATES_PER_S = (0.1, 1.0, 10.0, 100.0)
 LATENCIES_S = (1, 10, 30)
 BETAS = (0.0, 0.5, 1.0, 2.0)
@@ -166,26 +164,18 @@ def table(rows: Sequence[Sequence[Cell]]) -> tuple[list[str], list[list[str]]]:
     return head, lines
 
 
-def report_text(found: Found) -> str:
-    """For a terminal."""
-    parts = []
-    for soft_ttl_s, rows in found.items():
-        parts += [f"soft TTL {soft_ttl_s} s", report.as_text(*table(rows)), ""]
-    return "\n".join(parts)
+def parts(found: Found) -> list[report.Part]:
+    """For people."""
+    return [
+        part
+        for soft_ttl_s, rows in found.items()
+        for part in (f"Soft TTL {soft_ttl_s:,} s:", report.Table("", *table(rows)))
+    ]
 
 
-def report_markdown(found: Found) -> str:
-    """The section of docs/benchmarks.md."""
-    parts = [report.made_with("bench/early_refresh.py --markdown")]
-    for soft_ttl_s, rows in found.items():
-        parts += ["", f"Soft TTL {soft_ttl_s:,} s:", "", report.as_markdown(*table(rows))]
-    return "\n".join(parts)
-
-
-def report_json(found: Found) -> dict[str, Any]:
+def figures(found: Found) -> dict[str, Any]:
     """For programs."""
     return {
-        "machine": report.machine(),
         "seed": SEED,
         "refreshes": REFRESHES,
         "cells": [
@@ -208,15 +198,9 @@ def report_json(found: Found) -> dict[str, Any]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Simulates all, and tells."""
-    options = report.options(__doc__, arguments)
+    given = report.options(__doc__, arguments)
     found = {soft_ttl_s: list(measure(soft_ttl_s)) for soft_ttl_s in SOFT_TTLS_S}
-    report.tell(
-        options,
-        MARKERS,
-        as_json=lambda: report_json(found),
-        section=lambda: report_markdown(found),
-        text=lambda: report_text(found),
-    )
+    report.tell(given, "early_refresh", figures=figures(found), parts=parts(found))
     return 0
 
 

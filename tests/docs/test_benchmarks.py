@@ -10,21 +10,22 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from bench import aws_calls, burst, cache_cost, early_refresh, report, simulate
+from bench import aws_calls, cache_cost, early_refresh, report, simulate
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 TEXT = report.DOCUMENT.read_text("utf-8")
-SECTIONS = (aws_calls.MARKERS, cache_cost.MARKERS, early_refresh.MARKERS, simulate.MARKERS)
-"""Of the programs that `make bench` runs."""
+MAKEFILE = (report.ROOT / "Makefile").read_text("utf-8")
+IN_MAKE_BENCH = re.findall(r"^BENCHES := (.*)$", MAKEFILE, re.MULTILINE)[0].split()
+RESULTS = sorted(path.stem for path in report.RESULTS.glob("*.json"))
 
 Table = tuple[list[str], list[list[str]]]
 
 
-def between(markers: tuple[str, str]) -> str:
+def between(name: str) -> str:
     """What a program wrote."""
-    return TEXT.split(markers[0])[1].split(markers[1])[0]
+    return TEXT.split(f"<!-- {name} -->")[1].split(f"<!-- /{name} -->")[0]
 
 
 def first_cells(text: str) -> list[str]:
@@ -32,29 +33,40 @@ def first_cells(text: str) -> list[str]:
     return re.findall(r"^\| ([^|]+) \|", text, re.MULTILINE)
 
 
-@pytest.mark.parametrize("markers", [*SECTIONS, burst.MARKERS], ids=lambda markers: markers[0])
-def test_figures_say_how_on_what_and_when_they_were_made(markers: tuple[str, str]) -> None:
-    made = between(markers).strip().splitlines()[0]
-
-    name = markers[0].split()[1]
-    assert re.fullmatch(
-        rf"Made with `\.venv/bin/python bench/{name}\.py --markdown` on \d{{4}}-\d\d-\d\d: "
-        r"\d+ cores, Python [\d.]+, botocore [\d.]+, MiniStack [\d.]+\.",
-        made,
-    )
+def test_document_is_what_the_results_give() -> None:
+    assert report.rendered(TEXT, [report.saved(name) for name in RESULTS]) == TEXT
 
 
-def test_make_bench_runs_each_program() -> None:
-    makefile = (report.ROOT / "Makefile").read_text("utf-8")
+def test_plots_are_those_of_the_results() -> None:
+    drawn = {
+        path.name: re.findall(r"<dc:description>(\w+)</dc:description>", path.read_text("utf-8"))
+        for path in report.IMAGES.glob("*.svg")
+    }
 
-    programs = re.findall(r"python bench/(\w+)\.py$", makefile, re.MULTILINE)
+    assert drawn == {name: [report.digest(part)] for name, part in report.plots().items()}
 
-    assert programs == [markers[0].split()[1] for markers in SECTIONS]
+
+def test_every_program_is_run_by_make_bench_or_said_to_be_left_out() -> None:
+    programs = {
+        path.stem
+        for path in (report.ROOT / "bench").glob("*.py")
+        if "report.tell(" in path.read_text("utf-8")
+    }
+
+    assert programs - set(IN_MAKE_BENCH) == {"burst"}
+    assert set(IN_MAKE_BENCH) <= programs
+    assert programs == set(RESULTS)
+
+
+def test_the_set_takes_less_than_fifteen_minutes() -> None:
+    took_s = sum(report.saved(name)["took_s"] for name in IN_MAKE_BENCH)
+
+    assert took_s < 15 * 60
 
 
 def test_each_path_has_its_figures() -> None:
-    calls = first_cells(between(aws_calls.MARKERS))
-    costs = first_cells(between(cache_cost.MARKERS))
+    calls = first_cells(between("aws_calls"))
+    costs = first_cells(between("cache_cost"))
 
     assert [path for path, _, _ in aws_calls.PATHS if calls.count(path) != 2] == []
     assert [path for path in cache_cost.PATHS if path not in costs] == []
@@ -66,7 +78,7 @@ def test_each_path_has_its_figures() -> None:
     ids=["prices", "break-even"],
 )
 def test_computed_table_is_up_to_date(table: Table) -> None:
-    assert report.as_markdown(*table) in between(cache_cost.MARKERS)
+    assert report.as_markdown(*table) in between("cache_cost")
 
 
 def test_assumed_waits_are_those_of_the_text() -> None:
@@ -94,7 +106,7 @@ def test_simulation_gives_the_figures_of_the_text(
     ]
 
     (line,) = lines_of([cells])
-    assert line in between(early_refresh.MARKERS)
+    assert line in between("early_refresh")
 
 
 def test_load_simulation_gives_the_figures_of_the_text(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,7 +114,7 @@ def test_load_simulation_gives_the_figures_of_the_text(monkeypatch: pytest.Monke
     unknown = simulate.unknown_limits()
 
     _, lines = simulate.unknown_table(simulate.Findings({}, {}, [], unknown, {}))
-    assert f"| {' | '.join(lines[0])} |" in between(simulate.MARKERS)
+    assert f"| {' | '.join(lines[0])} |" in between("simulate")
 
 
 def lines_of(rows: Sequence[Sequence[early_refresh.Cell]]) -> list[str]:
