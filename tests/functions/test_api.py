@@ -1059,8 +1059,8 @@ def test_method_that_a_path_lacks_is_refused_with_those_it_has(
     assert_nothing_happened(stage)
 
 
-def test_path_that_no_id_can_have_is_not_found_whatever_is_allowed(stage: Stage) -> None:
-    assert_problem(stage.answer(request("GET", '/jobs/"')), 404, "route_not_found")
+def test_id_that_no_job_can_have_is_not_found(stage: Stage) -> None:
+    assert_problem(stage.answer(request("GET", '/jobs/"')), 404, "job_not_found")
 
 
 @pytest.mark.parametrize("of", ["health", "open job", "unknown job", "another tenant's job"])

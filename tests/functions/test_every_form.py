@@ -15,7 +15,6 @@ from sluiceway.domain.errors import VendorError
 from sluiceway.domain.job import JobStatus
 from sluiceway.ports import VendorAnswer
 
-from functions.api import app as api
 from tests.functions.stage import ABSENT, Answer, Stage, end, request
 from tests.functions.test_bad_requests import URL
 from tests.unit.samples import an_error
@@ -434,10 +433,7 @@ def test_key_is_in_progress_while_the_first_is_answered(  # case K18
 
     def meanwhile() -> None:
         if not inner:
-            first = dict(api.app.context)
             inner.extend([keyed(FIRST), keyed(SECOND)])
-            # Another process would answer them, and a process has one request at a time.
-            api.app.append_context(**first)  # type: ignore[no-untyped-call]
 
     def send(*args: Any, **named: Any) -> bool:
         meanwhile()

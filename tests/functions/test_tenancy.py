@@ -17,6 +17,7 @@ from moto import mock_aws
 from sluiceway import bootstrap
 from sluiceway.domain.ids import hit_id
 from sluiceway.domain.webhook import Attempt, DeliveryStatus
+from sluiceway.routes.table import ROUTES, allowed
 from sluiceway.usecases.manage_webhooks import queue_test
 
 from functions.api import app as api
@@ -33,9 +34,7 @@ if TYPE_CHECKING:
     from sluiceway.routes.request import ApiDeps
 
 ALL_SCOPES = "submit read cancel bypass admin"
-RULES = {
-    (route.method, str(route.path)) for route in (*api.app._static_routes, *api.app._dynamic_routes)
-}
+RULES = {(method, path) for path, methods in ROUTES.items() for method in allowed(methods)}
 
 UNKNOWN = {
     "job_id": "job_00000000000000000000000000",

@@ -185,10 +185,10 @@ def test_problem_of_our_own_making_may_be_tried_again() -> None:
     assert (reply.status, reply.body["code"], reply.body["retryable"]) == (500, "internal", True)
 
 
-def test_problem_carries_the_headers_it_is_given() -> None:
-    reply = problem(errors.MethodNotAllowedError("No."), "req-1", Allow="GET")
+def test_problem_of_a_missing_method_names_those_that_there_are() -> None:
+    reply = problem(errors.MethodNotAllowedError("No.", allow=("GET", "HEAD")), "req-1")
 
-    assert reply.headers["Allow"] == "GET"
+    assert reply.headers["Allow"] == "GET, HEAD"
 
 
 def test_problem_of_the_unauthenticated_names_the_scheme() -> None:

@@ -13,6 +13,7 @@ from sluiceway.domain.catalogue import Model
 from sluiceway.domain.endpoint import Endpoint
 from sluiceway.domain.errors import (
     BusyError,
+    MethodNotAllowedError,
     RejectedError,
     SluicewayError,
     UnauthenticatedError,
@@ -77,7 +78,7 @@ MAX_REPLY_BYTES = 5 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An HTTP reply; `body` is a JSON value, of which 204 has none."""
+    """An HTTP reply; `body` is a JSON value, of which 204 has none, or the text of one."""
 
     status: int
     body: Any
@@ -88,6 +89,8 @@ class Reply:
         """The body's text; integers and floats stay exact."""
         if self.status == 204:  # noqa: PLR2004
             return ""
+        if isinstance(self.body, str):
+            return self.body
         return json.dumps(self.body, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
     @property
@@ -115,9 +118,10 @@ class Reply:
         return replace(self, body={**body, "result_url": url})
 
 
-def problem(error: SluicewayError, request_id: str, **headers: str) -> Reply:
+def problem(error: SluicewayError, request_id: str) -> Reply:
     """An error as problem+json (RFC 9457)."""
     status = STATUS[error.code]
+    headers: dict[str, str] = {}
     body: dict[str, Any] = {
         "type": "about:blank",
         "title": _TITLES[status],
@@ -129,6 +133,8 @@ def problem(error: SluicewayError, request_id: str, **headers: str) -> Reply:
     }
     if isinstance(error, RejectedError) and error.errors:
         body["errors"] = list(error.errors)
+    if isinstance(error, MethodNotAllowedError):
+        headers["Allow"] = ", ".join(error.allow)
     if isinstance(error, UnauthenticatedError):
         headers["WWW-Authenticate"] = "Bearer"
     if isinstance(error, BusyError):

@@ -20,8 +20,8 @@ AREAS = tuple(one.AREA for one in (service, jobs, batches, usage, webhooks, open
 
 ROOT = Path(__file__).parents[3]
 COMMITTED = ROOT / "docs/openapi.json"
-SERVED = ROOT / "functions/api/openapi.json"
-"""The same, where `sam build` packages it with the function."""
+SERVED = ROOT / "layers/core/sluiceway/openapi.json"
+"""The same, where `sam build` packages it with the library."""
 
 RELEASED = ROOT / "docs/openapi.released.json"
 """That of the last release, with which a new one has to agree."""

@@ -110,6 +110,11 @@ class MethodNotAllowedError(RejectedError):
 
     code = "method_not_allowed"
 
+    def __init__(self, detail: str, *, allow: tuple[str, ...] = ()) -> None:
+        """`allow`: the methods that the path has."""
+        super().__init__(detail)
+        self.allow = allow
+
 
 class NotCancellableError(RejectedError):
     """The job has ended otherwise."""

@@ -3,16 +3,13 @@
 from dataclasses import replace
 from typing import Any
 
-from aws_lambda_powertools.event_handler import Response
-from aws_lambda_powertools.event_handler.router import APIGatewayRouter
-
 from sluiceway.domain import ids
 from sluiceway.domain.errors import SluicewayError, StoreBusyError
 from sluiceway.domain.request import BatchRequest, SubmitRequest, batch_of
 from sluiceway.http import MAX_REPLY_BYTES, Reply, batch_reply, result_body, with_rate
 from sluiceway.routes.idempotency import answered_once
 from sluiceway.routes.jobs import applied, submit, wanted_wait_s
-from sluiceway.routes.request import UNEXPECTED, Request, request_of
+from sluiceway.routes.request import UNEXPECTED, Request
 from sluiceway.usecases.authorize import Caller
 from sluiceway.usecases.features import require_feature
 from sluiceway.usecases.get_batch import FetchedBatch, Result, documents_of, get_batch, with_places
@@ -23,13 +20,9 @@ from sluiceway.usecases.wait_job import wait_while
 ANSWERED_WITHIN_S = 5
 """A wait ends so long before the invocation does: the last look and the answer need it."""
 
-router = APIGatewayRouter()  # type: ignore[no-untyped-call]
 
-
-@router.post("/batches")
-def post_batch() -> Response[str]:
+def post_batch(request: Request) -> Reply:
     """Submits many jobs, each with an outcome of its own."""
-    request = request_of(router)
     caller = request.caller("submit")
     request.parameters()
     wait_s = wanted_wait_s(request)
@@ -45,20 +38,18 @@ def post_batch() -> Response[str]:
     )
     if wait_s and reply.status == 202:  # noqa: PLR2004
         reply = _waited(reply, caller, request, wait_s)
-    return request.respond(reply)
+    return reply
 
 
-@router.route("/batches/<batch_id>", ["GET", "HEAD"])
-def get_one_batch(batch_id: str) -> Response[str]:
+def get_one_batch(request: Request, batch_id: str) -> Reply:
     """A batch with its jobs as they are now."""
-    request = request_of(router)
     caller = request.caller("read")
     request.parameters()
     wait_s = wanted_wait_s(request)
     reply = _told(_fetch(batch_id, caller, request, wait_s=wait_s), 200, request)
     if wait_s:
         reply = replace(reply, headers={**reply.headers, **applied(wait_s)})
-    return request.respond(reply)
+    return reply
 
 
 def _submitted(wanted: BatchRequest, caller: Caller, request: Request) -> Reply:

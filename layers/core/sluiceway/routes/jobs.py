@@ -4,9 +4,6 @@ import re
 from dataclasses import replace
 from typing import Any
 
-from aws_lambda_powertools.event_handler import Response
-from aws_lambda_powertools.event_handler.router import APIGatewayRouter
-
 from sluiceway.domain.errors import CacheMissError, StoreBusyError
 from sluiceway.domain.freshness import CacheEntry, Freshness
 from sluiceway.domain.job import Job
@@ -22,7 +19,7 @@ from sluiceway.http import (
     with_rate,
 )
 from sluiceway.routes.idempotency import answered_once, key_of
-from sluiceway.routes.request import HOLD_ENDS_BEFORE_S, ApiDeps, Request, flag, request_of
+from sluiceway.routes.request import HOLD_ENDS_BEFORE_S, ApiDeps, Request, flag
 from sluiceway.usecases.authorize import Caller
 from sluiceway.usecases.cancel_job import cancel_job
 from sluiceway.usecases.features import require_feature
@@ -34,13 +31,9 @@ from sluiceway.usecases.wait_job import wait_job
 LONGEST_WAIT_S = 20
 """API Gateway gives up after 29 s, and a job needs a moment to be submitted and read."""
 
-router = APIGatewayRouter()  # type: ignore[no-untyped-call]
 
-
-@router.post("/jobs")
-def post_job() -> Response[str]:
+def post_job(request: Request) -> Reply:
     """Submits a job, or finds its result."""
-    request = request_of(router)
     caller = request.caller("submit")
     only_asks = flag(request.parameters("dry_run"), "dry_run")
     wait_s = wanted_wait_s(request)
@@ -48,17 +41,15 @@ def post_job() -> Response[str]:
     wanted = submit_of(body, local=request.deps.local)
     if only_asks:
         key_of(request)  # refused as a submit's would be; there is nothing to tell again
-        return request.respond(_dry_run(wanted, caller, request))
+        return _dry_run(wanted, caller, request)
     reply = submitted_once(wanted, body, caller, request, "POST /jobs")
     if wait_s and reply.status == 202:  # noqa: PLR2004
         reply = _waited(reply, caller, request, wait_s)
-    return request.respond(reply)
+    return reply
 
 
-@router.route("/jobs", ["GET", "HEAD"])
-def get_jobs() -> Response[str]:
+def get_jobs(request: Request) -> Reply:
     """The tenant's jobs, newest first, without their results."""
-    request = request_of(router)
     caller = request.caller("read")
     wanted = listing_of(request.parameters("status", "model", "limit", "after"))
     page = request.deps.lists.page(
@@ -74,13 +65,11 @@ def get_jobs() -> Response[str]:
     while reply.too_large:  # metadata only; what is left out begins the next page
         data = data[: len(data) // 2]
         reply = list_reply(data, has_more=True, last_id=data[-1]["id"])
-    return request.respond(reply)
+    return reply
 
 
-@router.route("/jobs/<job_id>", ["GET", "HEAD"])
-def get_one_job(job_id: str) -> Response[str]:
+def get_one_job(request: Request, job_id: str) -> Reply:
     """A job with its result."""
-    request = request_of(router)
     caller = request.caller("read")
     request.parameters()
     wait_s = wanted_wait_s(request)
@@ -88,18 +77,16 @@ def get_one_job(job_id: str) -> Response[str]:
     reply = told_of(found, request)
     if wait_s:
         reply = replace(reply, headers={**reply.headers, **applied(wait_s)})
-    return request.respond(reply)
+    return reply
 
 
-@router.post("/jobs/<job_id>/cancel")
-def post_cancel(job_id: str) -> Response[str]:
+def post_cancel(request: Request, job_id: str) -> Reply:
     """Cancels an open job; again for a cancelled one."""
-    request = request_of(router)
     caller = request.caller("cancel")
     request.parameters()
     job = cancel(job_id, caller, request.deps)
     now_ms = request.deps.submitter.clock.now_ms()
-    return request.respond(job_reply(200, job, None, base_path=request.base_path, now_ms=now_ms))
+    return job_reply(200, job, None, base_path=request.base_path, now_ms=now_ms)
 
 
 # ------------------------------------------------------------------------------------ shared

@@ -5,9 +5,6 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from aws_lambda_powertools.event_handler import Response
-from aws_lambda_powertools.event_handler.router import APIGatewayRouter
-
 from sluiceway.domain.errors import (
     JobNotFoundError,
     ResultExpiredError,
@@ -19,7 +16,7 @@ from sluiceway.domain.request import SubmitRequest
 from sluiceway.http import LONGEST_POLL_S, Reply, job_reply
 from sluiceway.openai_http import chat_completion, is_open, response, unanswered
 from sluiceway.routes.jobs import cancel, fetch, submitted_once, told_of
-from sluiceway.routes.request import HOLD_ENDS_BEFORE_S, Request, request_of
+from sluiceway.routes.request import HOLD_ENDS_BEFORE_S, Request
 from sluiceway.usecases.authorize import Caller
 
 OWED_S = LONGEST_POLL_S + 240
@@ -29,30 +26,24 @@ later, and the client that asks may be slow, or be asked itself to try again."""
 _OF_THE_SUBMIT = ("RateLimit", "RateLimit-Policy", "Idempotent-Replayed")
 """Headers that are told of a held call, too."""
 
-router = APIGatewayRouter()  # type: ignore[no-untyped-call]
 
-
-@router.post("/chat/completions")
-def post_chat() -> Response[str]:
+def post_chat(request: Request) -> Reply:
     """Holds until the answer is there, or asks to come again for it."""
     from sluiceway.domain.openai_request import chat_of  # noqa: PLC0415 - only these need it
 
-    request = request_of(router)
     caller = request.caller("submit")
     caller.require("read")
     request.parameters()
     body = request.json()
     wanted = chat_of(body, protocol_of=_protocols(request), local=request.deps.local)
     job = _held(wanted, body, caller, request, "POST /chat/completions")
-    return request.respond(unanswered(job) or chat_completion(job))
+    return unanswered(job) or chat_completion(job)
 
 
-@router.post("/responses")
-def post_response() -> Response[str]:
+def post_response(request: Request) -> Reply:
     """In the background the response is answered at once, else as a chat is."""
     from sluiceway.domain.openai_request import response_of  # noqa: PLC0415
 
-    request = request_of(router)
     caller = request.caller("submit")
     caller.require("read")
     request.parameters()
@@ -61,31 +52,27 @@ def post_response() -> Response[str]:
     background = body.get("background") is True
     if background:
         job = submitted_once(wanted, body, caller, request, "POST /responses", feature="openai")
-        return request.respond(_whole(job) or response(job))
+        return _whole(job) or response(job)
     job = _held(wanted, body, caller, request, "POST /responses")
-    return request.respond(unanswered(job) or response(job, background=False))
+    return unanswered(job) or response(job, background=False)
 
 
-@router.route("/responses/<job_id>", ["GET", "HEAD"])
-def get_response(job_id: str) -> Response[str]:
+def get_response(request: Request, job_id: str) -> Reply:
     """Any job of the tenant as a response."""
-    request = request_of(router)
     caller = request.caller("read")
     request.parameters()
     job = told_of(fetch(job_id, caller, request.deps), request)
-    return request.respond(_whole(job) or response(job))
+    return _whole(job) or response(job)
 
 
-@router.post("/responses/<job_id>/cancel")
-def post_cancel(job_id: str) -> Response[str]:
+def post_cancel(request: Request, job_id: str) -> Reply:
     """Cancels an open job; again for a cancelled one."""
-    request = request_of(router)
     caller = request.caller("cancel")
     request.parameters()
     job = cancel(job_id, caller, request.deps)
     now_ms = request.deps.submitter.clock.now_ms()
     reply = job_reply(200, job, None, base_path=request.base_path, now_ms=now_ms)
-    return request.respond(response(reply))
+    return response(reply)
 
 
 def _protocols(request: Request) -> Callable[[str], str]:

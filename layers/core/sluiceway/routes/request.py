@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from aws_lambda_powertools.event_handler import Response
-from aws_lambda_powertools.event_handler.api_gateway import BaseRouter
 from aws_lambda_powertools.utilities.typing import LambdaContext
 
 from sluiceway.domain import strict_json
@@ -176,34 +174,31 @@ class Request:
         left_s = self.context.get_remaining_time_in_millis() / 1000 - before_end_s
         return max(0.0, min(wait_s, left_s))
 
-    def respond(self, reply: Reply) -> Response[str]:
-        """The reply with the headers that all of them have."""
+    def answer(self, reply: Reply) -> dict[str, Any]:
+        """The reply for API Gateway, with the headers that all of them have."""
         given = self.headers.get("x-correlation-id", "")
-        return Response(
-            status_code=reply.status,
-            content_type=reply.content_type,
-            body=reply.serialised(),
-            headers={
-                **reply.headers,
-                "X-Request-Id": self.request_id,
-                "X-Correlation-Id": given if _VISIBLE.fullmatch(given) else self.request_id,
-                "Cache-Control": "no-store",
-            },
-        )
+        headers = {
+            "Content-Type": reply.content_type,
+            **reply.headers,
+            "X-Request-Id": self.request_id,
+            "X-Correlation-Id": given if _VISIBLE.fullmatch(given) else self.request_id,
+            "Cache-Control": "no-store",
+        }
+        return {
+            "statusCode": reply.status,
+            "multiValueHeaders": {name: [value] for name, value in headers.items()},
+            # The status and the headers of a GET, and no more.
+            "body": "" if self.event["httpMethod"] == "HEAD" else reply.serialised(),
+            "isBase64Encoded": False,
+        }
 
-    def refuse(self, error: SluicewayError, **headers: str) -> Response[str]:
+    def refuse(self, error: SluicewayError) -> dict[str, Any]:
         """The error as problem+json, or in OpenAI's form where its clients ask."""
-        reply = problem(error, self.request_id, **headers)
+        reply = problem(error, self.request_id)
         path = self.event["path"].rstrip("/") + "/"
         if path.startswith(("/chat/", "/responses/")):
             reply = openai_error(error, reply)
-        return self.respond(reply)
-
-
-def request_of(router: BaseRouter) -> Request:
-    """The request that the router's app is answering."""
-    request: Request = router.context["request"]
-    return request
+        return self.answer(reply)
 
 
 def flag(parameters: Mapping[str, str], name: str) -> bool:

@@ -2,9 +2,6 @@
 
 from contextlib import suppress
 
-from aws_lambda_powertools.event_handler import Response
-from aws_lambda_powertools.event_handler.router import APIGatewayRouter
-
 from sluiceway.domain.endpoint import get, removed
 from sluiceway.domain.errors import InvalidRequestError, StoreBusyError
 from sluiceway.domain.request import WebhookRequest, parse_rotation, parse_webhook
@@ -12,7 +9,7 @@ from sluiceway.domain.webhook import is_delivery_id
 from sluiceway.http import Reply, delivery_body, list_reply, webhook_body
 from sluiceway.ports import AuditRecord
 from sluiceway.routes.idempotency import answered_once
-from sluiceway.routes.request import Request, request_of
+from sluiceway.routes.request import Request
 from sluiceway.usecases.authorize import Caller
 from sluiceway.usecases.features import require_feature
 from sluiceway.usecases.list_jobs import limit_of
@@ -25,18 +22,14 @@ from sluiceway.usecases.manage_webhooks import (
     rotate_webhook,
 )
 
-router = APIGatewayRouter()  # type: ignore[no-untyped-call]
 
-
-@router.post("/webhooks")
-def post_webhook() -> Response[str]:
+def post_webhook(request: Request) -> Reply:
     """Registers an endpoint. Its secret is in this answer, and in no other."""
-    request = request_of(router)
     caller = request.caller("submit")
     request.parameters()
     body = request.json()
     wanted = parse_webhook(body, local=request.deps.local)
-    reply = answered_once(
+    return answered_once(
         request,
         caller,
         "POST /webhooks",
@@ -44,47 +37,38 @@ def post_webhook() -> Response[str]:
         act=lambda: _registered(wanted, caller, request),
         again=lambda webhook_id: _told_again(webhook_id, caller, request),
     )
-    return request.respond(reply)
 
 
-@router.route("/webhooks", ["GET", "HEAD"])
-def get_webhooks() -> Response[str]:
+def get_webhooks(request: Request) -> Reply:
     """All endpoints of the tenant; its callbacks are the first."""
-    request = request_of(router)
     caller = request.caller("read")
     request.parameters()
     found = request.deps.registrar().endpoints.read(caller.tenant)
     data = [webhook_body(one) for one in found]
-    return request.respond(list_reply(data, has_more=False, last_id=data[-1]["id"]))
+    return list_reply(data, has_more=False, last_id=data[-1]["id"])
 
 
-@router.route("/webhooks/<webhook_id>", ["GET", "HEAD"])
-def get_webhook(webhook_id: str) -> Response[str]:
+def get_webhook(request: Request, webhook_id: str) -> Reply:
     """An endpoint, without its secret."""
-    request = request_of(router)
     caller = request.caller("read")
     request.parameters()
     found = get(request.deps.registrar().endpoints.read(caller.tenant), webhook_id)
-    return request.respond(Reply(200, webhook_body(found), {}))
+    return Reply(200, webhook_body(found), {})
 
 
-@router.delete("/webhooks/<webhook_id>")
-def delete_webhook(webhook_id: str) -> Response[str]:
+def delete_webhook(request: Request, webhook_id: str) -> Reply:
     """Takes an endpoint away; what is queued for it is not sent any more."""
-    request = request_of(router)
     caller = request.caller("submit")
     request.parameters()
     request.deps.registrar().endpoints.change(
         caller.tenant, lambda before: removed(before, webhook_id)
     )
     _note("webhook.delete", webhook_id, caller, request)
-    return request.respond(Reply(204, None, {}))
+    return Reply(204, None, {})
 
 
-@router.post("/webhooks/<webhook_id>/rotate")
-def post_rotate(webhook_id: str) -> Response[str]:
+def post_rotate(request: Request, webhook_id: str) -> Reply:
     """Makes a new secret, which is in this answer only; the old one signs for a while more."""
-    request = request_of(router)
     caller = request.caller("submit")
     request.parameters()
     wanted = parse_rotation(request.optional_json())
@@ -92,13 +76,11 @@ def post_rotate(webhook_id: str) -> Response[str]:
         caller.tenant, webhook_id, wanted.overlap_s, registrar=request.deps.registrar()
     )
     _note("webhook.rotate", webhook_id, caller, request)
-    return request.respond(Reply(200, webhook_body(endpoint, secret), {}))
+    return Reply(200, webhook_body(endpoint, secret), {})
 
 
-@router.post("/webhooks/<webhook_id>/test")
-def post_test(webhook_id: str) -> Response[str]:
+def post_test(request: Request, webhook_id: str) -> Reply:
     """Sends an event that is about no job."""
-    request = request_of(router)
     caller = request.caller("submit")
     request.parameters()
     _require_webhooks(caller, request)
@@ -108,13 +90,11 @@ def post_test(webhook_id: str) -> Response[str]:
         request.origin().correlation_id,
         registrar=request.deps.registrar(),
     )
-    return request.respond(Reply(202, delivery_body(queued), {}))
+    return Reply(202, delivery_body(queued), {})
 
 
-@router.route("/webhooks/<webhook_id>/deliveries", ["GET", "HEAD"])
-def get_deliveries(webhook_id: str) -> Response[str]:
+def get_deliveries(request: Request, webhook_id: str) -> Reply:
     """What became of an endpoint's webhooks, newest first."""
-    request = request_of(router)
     caller = request.caller("read")
     given = request.parameters("limit", "after")
     limit, after = limit_of(given), given.get("after")
@@ -125,20 +105,18 @@ def get_deliveries(webhook_id: str) -> Response[str]:
     )
     data = [delivery_body(one) for one in found]
     last_id = data[-1]["id"] if data else None
-    return request.respond(list_reply(data, has_more=has_more, last_id=last_id))
+    return list_reply(data, has_more=has_more, last_id=last_id)
 
 
-@router.post("/webhooks/<webhook_id>/deliveries/<delivery_id>/redeliver")
-def post_redeliver(webhook_id: str, delivery_id: str) -> Response[str]:
+def post_redeliver(request: Request, webhook_id: str, delivery_id: str) -> Reply:
     """Sends the same webhook again."""
-    request = request_of(router)
     caller = request.caller("submit")
     request.parameters()
     _require_webhooks(caller, request)
     queued = redeliver_webhook(
         caller.tenant, webhook_id, delivery_id, registrar=request.deps.registrar()
     )
-    return request.respond(Reply(202, delivery_body(queued), {}))
+    return Reply(202, delivery_body(queued), {})
 
 
 def _require_webhooks(caller: Caller, request: Request) -> None:
