@@ -81,11 +81,9 @@ build: .venv-sam/installed ## Package the functions and the layers as AWS gets t
 		$(MAKE) --no-print-directory trim PYTHON313="$$python"; \
 	fi
 
-# A layer's size and its compilation are cold-start time: /opt is read-only, so Lambda would compile
-# every module at every start. Of botocore's 400 services the layer needs a few.
+# /opt is read-only, so Lambda would compile every module at every start.
 trim:
-	@cd $(LAYER)/botocore/data && for service in */; do \
-		case " $(SERVICES) " in *" $${service%/} "*) ;; *) rm -rf "$$service" ;; esac; done
+	@"$(PYTHON313)" layers/trim.py $(LAYER)/botocore/data $(SERVICES)
 	@"$(PYTHON313)" -m compileall -q --invalidation-mode unchecked-hash $(LAYER) $(VALKEY_LAYER)
 
 openapi: .venv/dev ## Make docs/openapi.json anew, and the copy that is served
