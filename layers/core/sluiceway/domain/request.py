@@ -72,7 +72,8 @@ class Strict(BaseModel):
 
     no_such_member: ClassVar[str] = "There is no such member"
 
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+    # Built when the first of its kind comes: a process pays for what it is asked.
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, defer_build=True)
 
 
 _Request = TypeVar("_Request", bound=Strict)
@@ -176,7 +177,7 @@ class SubmitRequest(Strict):
 class BatchItemRequest(BaseModel):
     """One item of a batch. What else it holds is a submit, validated by itself (`submit_of`)."""
 
-    model_config = ConfigDict(strict=True, extra="allow", frozen=True)
+    model_config = ConfigDict(strict=True, extra="allow", frozen=True, defer_build=True)
 
     custom_id: Annotated[str, StringConstraints(pattern=r"^[\x21-\x7e]{1,64}$")]
 
