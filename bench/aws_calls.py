@@ -23,7 +23,7 @@ import uuid
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from itertools import groupby
 from pathlib import Path
@@ -578,17 +578,16 @@ class Gateway:
         deps = bootstrap.api_deps().now()
         self._api_state = _State(deps.submitter.state)
         self._picture = _Picture(deps.submitter.backlogs)
-        submitter = replace(
-            deps.submitter, catalogue=catalogue, state=self._api_state, backlogs=self._picture
+        submitter = deps.submitter._replace(
+            catalogue=catalogue, state=self._api_state, backlogs=self._picture
         )
-        self._api_deps = replace(deps, submitter=submitter)
+        self._api_deps = deps._replace(submitter=submitter)
         run_deps = bootstrap.run_deps()
         self._run_state = _State(run_deps.worker().state)
         # Without jitter a retry is due at once.
         self.picture = _Given()
         # One call in ten is a sample, and samples are read every 30 s: told apart from the count.
-        worker = replace(
-            run_deps.worker(),
+        worker = run_deps.worker()._replace(
             catalogue=catalogue,
             rand=lambda: 0.0,
             latencies=_KnownLatencies(),
@@ -596,7 +595,7 @@ class Gateway:
             backlogs=self.picture,
         )
         self._worker = worker
-        self._run_deps = replace(run_deps, worker=lambda: self._worker)
+        self._run_deps = run_deps._replace(worker=lambda: self._worker)
 
     def prompt(self, chars: int = SMALL_PROMPT_CHARS) -> str:
         """A new prompt that hardly compresses, the same in every run of this program."""
@@ -686,7 +685,7 @@ class Gateway:
         deps = self._run_deps
         if meanwhile is not None:
             vendors = _Interrupted(self._worker.vendors, meanwhile)
-            deps = replace(deps, worker=lambda: replace(self._worker, vendors=vendors))
+            deps = deps._replace(worker=lambda: self._worker._replace(vendors=vendors))
         answer = self._run.handle({"Records": [record]}, Context("run_job"), deps)
         _expect("acknowledged", not answer["batchItemFailures"], acknowledged)
 

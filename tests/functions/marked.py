@@ -14,7 +14,6 @@ import sys
 import threading
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -243,16 +242,16 @@ def play_the_unexpected(cast: Cast, job: dict[str, Any]) -> None:
     """Errors that nobody expects, in each function that works on what is secret."""
     cast.ask("POST", "/jobs", job)
     run = bootstrap.run_deps()
-    broken_worker = replace(run.worker(), vendors=BROKEN_CALL)
-    broken_run = replace(run, worker=lambda: broken_worker)
+    broken_worker = run.worker()._replace(vendors=BROKEN_CALL)
+    broken_run = run._replace(worker=lambda: broken_worker)
     cast.run(
         "InteractiveQueue",
         lambda event, context: run_job.handle(event, context, broken_run),
         "run_job",
     )
     deliver = bootstrap.deliver_deps()
-    courier = replace(deliver.courier(), webhook_client=BROKEN)
-    broken_courier = replace(deliver, courier=lambda: courier)
+    courier = deliver.courier()._replace(webhook_client=BROKEN)
+    broken_courier = deliver._replace(courier=lambda: courier)
     cast.publish()
     cast.run(
         "WebhookQueue",
@@ -260,7 +259,7 @@ def play_the_unexpected(cast: Cast, job: dict[str, Any]) -> None:
         "deliver_webhook",
     )
     deps = bootstrap.api_deps().now()
-    broken_api = replace(deps, submitter=replace(deps.submitter, jobs=BROKEN))
+    broken_api = deps._replace(submitter=deps.submitter._replace(jobs=BROKEN))
     event = request("POST", "/jobs", headers={"Authorization": f"Bearer {API_KEY}"})
     event["body"] = json.dumps({**job, "input": f"again {PROMPT}"})
     status = api.handle(event, a_context(), broken_api)["statusCode"]

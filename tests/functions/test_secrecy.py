@@ -8,7 +8,6 @@ from __future__ import annotations
 import gc
 import json
 import sys
-from dataclasses import replace
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -126,7 +125,7 @@ def test_unexpected_error_is_told_in_the_routes_form_without_its_text(  # case A
     world = stage.world
     stage.world = stage.catalogue = stage.jobs = stage.cache = stage.state = BROKEN
     stage.batches = stage.payloads = stage.audit = BROKEN
-    stage.registrar = replace(stage.registrar, endpoints=BROKEN, delivery_log=BROKEN)
+    stage.registrar = stage.registrar._replace(endpoints=BROKEN, delivery_log=BROKEN)
 
     answer = stage.answer(event)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import boto3
@@ -230,7 +229,7 @@ def test_same_request_of_another_tenant_is_as_if_nobody_had_asked(  # case A01
     both: Api, form: str, of_acme: str
 ) -> None:
     """Neither the answer nor the calls that it takes tell what acme has."""
-    both.deps = replace(both.deps, hold_s=0)
+    both.deps = both.deps._replace(hold_s=0)
     body = FORMS[form]
     submitter = both.deps.submitter
     job_id = both.body("POST", "/jobs", "acme", FORMS["/jobs"]("ours"))["id"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -346,7 +345,7 @@ def test_test_is_queued(stage: Stage, *, off: bool) -> None:
 
 def test_queue_that_does_not_take_it_is_told(stage: Stage) -> None:
     webhook = register(stage)
-    stage.registrar = replace(stage.registrar, webhooks=FakeWebhookQueue(1))
+    stage.registrar = stage.registrar._replace(webhooks=FakeWebhookQueue(1))
 
     answer = call(stage, "POST", f"/{webhook['id']}/test")
 

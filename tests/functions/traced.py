@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import boto3
@@ -103,8 +102,8 @@ def main() -> None:
         traced("unsampled", sampled=0)
         submit(api_deps, "second")
         traced("failure")
-        broken = replace(worker, vendors=Explodes())
-        exploding = replace(run_deps, worker=lambda: broken)
+        broken = worker._replace(vendors=Explodes())
+        exploding = run_deps._replace(worker=lambda: broken)
         run(exploding, message_of(sqs, queue_url))
 
         traced("unsampled", sampled=0)

@@ -472,10 +472,10 @@ def _deps_of(function: str, recorder: _Recorder) -> Any:
         return recorder.run(verb, Names(), made.now)
     if isinstance(made, bootstrap.RunDeps):
         worker = recorder.run(verb, Names(), made.worker)
-        return replace(made, worker=lambda: worker)
+        return made._replace(worker=lambda: worker)
     if isinstance(made, bootstrap.DeliverDeps):
         courier = recorder.run(verb, Names(), made.courier)
-        return replace(made, courier=lambda: courier)
+        return made._replace(courier=lambda: courier)
     if isinstance(made, bootstrap.SweepDeps):
         recorder.run(verb, Names(), lambda: made.sweeper(lambda: 0))
     return made

@@ -1093,7 +1093,7 @@ def test_resubmit_takes_the_members_that_a_row_does_not_keep(desk: Desk) -> None
     plain = dlq.resubmit(desk.operator, desk.submitter, desk.put(dead(1)), corrected="right")
     german = dlq.resubmit(
         desk.operator,
-        replace(desk.submitter, randomness=lambda count: b"1" * count),
+        desk.submitter._replace(randomness=lambda count: b"1" * count),
         desk.put(dead(2)),
         corrected="right",
         told=[("locale", "de-DE"), ("safety_profile", None)],
@@ -1118,7 +1118,7 @@ def test_resubmit_keeps_the_old_job_when_the_new_one_is_refused(desk: Desk) -> N
 
     with pytest.raises(ValidationFailedError):
         dlq.resubmit(desk.operator, desk.submitter, job, corrected=7)
-    nothing = replace(desk.submitter, catalogue=catalogue.parse(""))
+    nothing = desk.submitter._replace(catalogue=catalogue.parse(""))
     with pytest.raises(ModelNotFoundError):
         dlq.resubmit(desk.operator, nothing, job, corrected="right")
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import boto3
 from botocore.config import Config
@@ -155,8 +155,7 @@ class SystemClock:
         return time.time_ns() // 1_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class AuthorizeDeps:
+class AuthorizeDeps(NamedTuple):
     """What the authorizer works with."""
 
     keys: "PartnerKeys"
@@ -164,8 +163,7 @@ class AuthorizeDeps:
     telemetry: PowertoolsTelemetry
 
 
-@dataclass(frozen=True, slots=True)
-class RunDeps:
+class RunDeps(NamedTuple):
     """What the worker works with; `worker` is of the configuration of the moment."""
 
     worker: "Callable[[], Worker]"
@@ -175,16 +173,14 @@ class RunDeps:
     telemetry: PowertoolsTelemetry
 
 
-@dataclass(frozen=True, slots=True)
-class SweepDeps:
+class SweepDeps(NamedTuple):
     """What the sweeper works with; `sweeper` is made anew for each event, which ends in time."""
 
     sweeper: "Callable[[Callable[[], int]], Sweeper]"
     telemetry: PowertoolsTelemetry
 
 
-@dataclass(frozen=True, slots=True)
-class PublishDeps:
+class PublishDeps(NamedTuple):
     """What the publisher works with."""
 
     bus: "EventBus"
@@ -194,8 +190,7 @@ class PublishDeps:
     pause: Callable[[float], None]
 
 
-@dataclass(frozen=True, slots=True)
-class InvalidateDeps:
+class InvalidateDeps(NamedTuple):
     """What the invalidator works with."""
 
     invalidator: "Invalidator"
@@ -203,8 +198,7 @@ class InvalidateDeps:
     telemetry: PowertoolsTelemetry
 
 
-@dataclass(frozen=True, slots=True)
-class DeliverDeps:
+class DeliverDeps(NamedTuple):
     """What the deliverer works with; `courier` is of the flags of the moment."""
 
     courier: "Callable[[], Courier]"
@@ -212,8 +206,7 @@ class DeliverDeps:
     telemetry: PowertoolsTelemetry
 
 
-@dataclass(frozen=True, slots=True)
-class CheckDeps:
+class CheckDeps(NamedTuple):
     """What the validator of catalogues works with."""
 
     lease_s: float

@@ -7,7 +7,7 @@ adapter that loses a reply and finds its own write on the second try reports suc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from sluiceway.domain.freshness import CacheEntry
 from sluiceway.domain.job import Job, JobStatus
@@ -26,27 +26,23 @@ if TYPE_CHECKING:  # the authorizer needs none of it, nor pydantic
 # ------------------------------------------------------------------------------------ jobs
 
 
-@dataclass(frozen=True, slots=True)
-class Submitted:
+class Submitted(NamedTuple):
     """The job, its claim and its place in the counter were written."""
 
     job: Job
 
 
-@dataclass(frozen=True, slots=True)
-class Claimed:
+class Claimed(NamedTuple):
     """Another job holds the claim for this work."""
 
     job_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class CapReached:
+class CapReached(NamedTuple):
     """The tenant has as many open jobs as it may have."""
 
 
-@dataclass(frozen=True, slots=True)
-class DayBudget:
+class DayBudget(NamedTuple):
     """What a submit counts in of its tenant's day (UTC), as the most that there may be; 0: not."""
 
     jobs: int = 0
@@ -65,37 +61,32 @@ class DayBudget:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class BudgetSpent:
+class BudgetSpent(NamedTuple):
     """The tenant's day (UTC) has no room for the job; `budget`: a member of DayBudget."""
 
     budget: str
 
 
-@dataclass(frozen=True, slots=True)
-class Started:
+class Started(NamedTuple):
     """The job is processing under this lease."""
 
     job: Job
     lease: Lease
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseHeld:
+class LeaseHeld(NamedTuple):
     """Somebody works on the cache key; `by_this_job`: on this very job."""
 
     by_this_job: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Moved:
+class Moved(NamedTuple):
     """The job is no longer as it was read; `job` is what it is now, None when it is gone."""
 
     job: Job | None
 
 
-@dataclass(frozen=True, slots=True)
-class Applied:
+class Applied(NamedTuple):
     """The transition was written."""
 
     job: Job
@@ -234,8 +225,7 @@ class JobStore(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class JobPage:
+class JobPage(NamedTuple):
     """Some jobs of a tenant, newest first."""
 
     jobs: Sequence[Job]
@@ -271,8 +261,7 @@ class JobLists(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class DueJob:
+class DueJob(NamedTuple):
     """A row of the index on `due_at_epoch_ms`: what it said a moment ago."""
 
     tenant: str
@@ -317,8 +306,7 @@ class DueJobs(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(NamedTuple):
     """What is under a key: an entry, a tombstone, or nothing."""
 
     entry: CacheEntry | None = None
@@ -585,8 +573,7 @@ class Latencies(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class RateLeft:
+class RateLeft(NamedTuple):
     """Where a tenant stands in its minute."""
 
     limit: int

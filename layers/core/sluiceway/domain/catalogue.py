@@ -44,9 +44,7 @@ MODEL_GONE = "The model is no longer in the catalogue."
 
 class _Strict(BaseModel):
     # Built when the first of them is read: the outermost holds all that it needs of the inner ones.
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, allow_inf_nan=False, defer_build=True
-    )
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, defer_build=True)
 
 
 class Service(_Strict):

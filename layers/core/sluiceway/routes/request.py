@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from aws_lambda_powertools.utilities.typing import LambdaContext
 
@@ -44,8 +44,7 @@ _TOO_LARGE = f"The body may be {MAX_BODY_BYTES} bytes at most."
 _VISIBLE = re.compile(r"[\x21-\x7e]{1,128}")
 
 
-@dataclass(frozen=True, slots=True)
-class ApiDeps:
+class ApiDeps(NamedTuple):
     """What the API works with."""
 
     submitter: Submitter

@@ -1,6 +1,6 @@
 """Cancel: the partner wants no result any more."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from sluiceway.domain import ids
 from sluiceway.domain.errors import JobNotFoundError, NotCancellableError, StoreBusyError
@@ -11,8 +11,7 @@ MAX_LOOKS = 5
 """At a job that a worker moves meanwhile."""
 
 
-@dataclass(frozen=True, slots=True)
-class Cancelled:
+class Cancelled(NamedTuple):
     """The cancelled job; `again`: it was cancelled before, or by somebody else just now."""
 
     job: Job

@@ -1,11 +1,14 @@
 """Deliver: one attempt at one webhook.
 
+from typing import NamedTuple
+
 The message's visibility is the clock of the attempts, and SQS itself moves what never arrived to
 the webhooks' dead-letter queue. A partner may get a webhook twice, under the same `webhook-id`.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from sluiceway.domain.endpoint import Endpoint, disabled, enabled, find, signing_keys
 from sluiceway.domain.errors import StoreBusyError, WebhookError
@@ -35,8 +38,7 @@ from sluiceway.ports import (
 Told = dict[str, str | int | bool]
 
 
-@dataclass(frozen=True, slots=True)
-class Courier:
+class Courier(NamedTuple):
     """What a delivery works with."""
 
     jobs: JobStore

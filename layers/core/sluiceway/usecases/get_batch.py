@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from sluiceway.domain import ids
 from sluiceway.domain.backlog import Place
@@ -15,8 +16,7 @@ from sluiceway.ports import Backlogs, Batches, Clock, JobLists
 from sluiceway.usecases import places as places_of
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
+class Result(NamedTuple):
     """A result as it is kept, and the vendor's name for the call."""
 
     payload: Payload

@@ -4,15 +4,13 @@ A model's or tenant's epoch is part of every key made from then on, so nothing i
 nothing deleted: the old entries are found no longer, and open jobs complete without being found.
 """
 
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from sluiceway.domain.request import InvalidateRequest
 from sluiceway.ports import AuditLog, AuditRecord, Clock, ResultCache, StateStore, Telemetry
 
 
-@dataclass(frozen=True, slots=True)
-class Invalidation:
+class Invalidation(NamedTuple):
     """What shall go: everything of a model, everything of a tenant, or one entry."""
 
     kind: Literal["model", "tenant", "key"]
@@ -34,8 +32,7 @@ class Invalidation:
         return f"{self.kind}:{self.name}"
 
 
-@dataclass(frozen=True, slots=True)
-class Invalidated:
+class Invalidated(NamedTuple):
     """What was done."""
 
     subject: str
@@ -46,8 +43,7 @@ class Invalidated:
     """Of a key: whether there was an entry."""
 
 
-@dataclass(frozen=True, slots=True)
-class Invalidator:
+class Invalidator(NamedTuple):
     """What an invalidation needs from the outside."""
 
     cache: ResultCache

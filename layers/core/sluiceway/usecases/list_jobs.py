@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from sluiceway.domain import ids
 from sluiceway.domain.errors import InvalidRequestError
@@ -12,8 +12,7 @@ DEFAULT_LIMIT = 20
 MAX_LIMIT = 100
 
 
-@dataclass(frozen=True, slots=True)
-class Listing:
+class Listing(NamedTuple):
     """Which jobs are wanted."""
 
     status: JobStatus | None = None

@@ -1,7 +1,8 @@
 """Webhook endpoints: a partner registers, rotates, tests, looks back, and sends again."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from sluiceway.domain.endpoint import (
     Endpoint,
@@ -30,8 +31,7 @@ from sluiceway.domain.webhook import (
 from sluiceway.ports import Clock, DeliveryLog, WebhookEndpoints, WebhookQueue, WebhookSecrets
 
 
-@dataclass(frozen=True, slots=True)
-class Registrar:
+class Registrar(NamedTuple):
     """What the use cases here work with."""
 
     endpoints: WebhookEndpoints

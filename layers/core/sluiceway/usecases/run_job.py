@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from sluiceway.domain import backoff, gate, shares, strict_json, timeouts
 from sluiceway.domain import job as transitions
@@ -82,8 +82,7 @@ MAX_LOOKS = 5
 """At a job that somebody else moves while we decide."""
 
 
-@dataclass(frozen=True, slots=True)
-class Delivery:
+class Delivery(NamedTuple):
     """One receive of a job's message."""
 
     tenant: str
@@ -97,13 +96,11 @@ class Delivery:
     """When Lambda will stop this worker."""
 
 
-@dataclass(frozen=True, slots=True)
-class Acknowledge:
+class Acknowledge(NamedTuple):
     """The message has done its duty."""
 
 
-@dataclass(frozen=True, slots=True)
-class GiveBack:
+class GiveBack(NamedTuple):
     """The message shall come back after `delay_s`."""
 
     delay_s: float = 0.0
@@ -112,8 +109,7 @@ class GiveBack:
 Decision = Acknowledge | GiveBack
 
 
-@dataclass(frozen=True, slots=True)
-class Worker:
+class Worker(NamedTuple):
     """What a run needs from the outside."""
 
     catalogue: Catalogue
@@ -469,8 +465,7 @@ def _turn_ms(job: Job, line_ms: float, worker: Worker) -> int:
 # ------------------------------------------------------------------------------------ the gate
 
 
-@dataclass(frozen=True, slots=True)
-class _Passing:
+class _Passing(NamedTuple):
     """What a call needs of the gate of its vendor's model."""
 
     name: str

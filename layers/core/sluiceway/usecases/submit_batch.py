@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from sluiceway.domain.batch import Batch, BatchItem, KeptHit, Refusal
 from sluiceway.domain.errors import BusyError, DegradedError, RejectedError, SluicewayError
@@ -28,8 +29,7 @@ MAX_REFUSAL_BYTES = 2_500
 Outcome = Hit | Accepted | SluicewayError
 
 
-@dataclass(frozen=True, slots=True)
-class SubmittedBatch:
+class SubmittedBatch(NamedTuple):
     """What was kept, and what came of each item, in their order; a hit is without its result."""
 
     batch: Batch
@@ -129,7 +129,7 @@ def _outcome(
     except SluicewayError as error:
         return error
     # A hundred big results at once would be more than the memory.
-    return replace(done, result=b"") if isinstance(done, Hit) else done
+    return done._replace(result=b"") if isinstance(done, Hit) else done
 
 
 def _kept(custom_id: str, outcome: Outcome) -> BatchItem:

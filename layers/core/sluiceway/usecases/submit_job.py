@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from sluiceway.domain import gate, ids, strict_json
 from sluiceway.domain.backlog import Backlog, Place
@@ -66,8 +67,7 @@ MAX_CLAIM_LOOKS = 5
 """A claim may change hands while we look at it; so often in a row means that something is wrong."""
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
+class Origin(NamedTuple):
     """Where a request came from, for the job row and the logs."""
 
     request_id: str
@@ -75,8 +75,7 @@ class Origin:
     trace_header: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Hit:
+class Hit(NamedTuple):
     """The cache has the answer; `result` is its document."""
 
     entry: CacheEntry
@@ -101,8 +100,7 @@ class Accepted:
     """Where the job stands, when it is open; an estimate, so no part of what the outcome is."""
 
 
-@dataclass(frozen=True, slots=True)
-class DryRun:
+class DryRun(NamedTuple):
     """What a submit would get."""
 
     job: Job
@@ -118,8 +116,7 @@ class DryRun:
     """There is an open job that answers it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Submitter:
+class Submitter(NamedTuple):
     """What a submit needs from the outside."""
 
     catalogue: Catalogue
@@ -350,7 +347,7 @@ def _with_refresh(request: SubmitRequest, ready: _Ready, hit: Hit, submitter: Su
     )
     wanted = wanted and request.cache.mode != "only" and entry.may_be_refreshed(now_ms)
     if wanted and submitter.flags.on("refresh", model=request.model):
-        return replace(hit, refresh=_queue_refresh(request, ready.job, entry, submitter))
+        return hit._replace(refresh=_queue_refresh(request, ready.job, entry, submitter))
     return hit
 
 

@@ -1,5 +1,7 @@
 """Sweep: each minute, and within it while there are open jobs, whoever got stuck is helped on.
 
+from typing import NamedTuple
+
 A send that failed, a message that was lost, a worker that died, a parked job whose time has come,
 a deadline that passed unseen, a claim that a finish left: each is a row of the due index.
 """
@@ -9,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
+from typing import NamedTuple
 
 from sluiceway.domain import gate
 from sluiceway.domain import job as transitions
@@ -78,8 +81,7 @@ MOST_TOLD_MS = 60_000
 """Of degraded mode by one sweep: an alarm counts its seconds while it lasts, about as they pass."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sweeper:
+class Sweeper(NamedTuple):
     """What a sweep needs from the outside."""
 
     jobs: JobStore

@@ -3,8 +3,8 @@
 import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
+from typing import NamedTuple
 
 from sluiceway.domain.errors import InvalidRequestError
 from sluiceway.domain.usage import UsageRow
@@ -15,8 +15,7 @@ MAX_DAYS = 92
 DEFAULT_DAYS_BACK = 30
 
 
-@dataclass(frozen=True, slots=True)
-class Period:
+class Period(NamedTuple):
     """Days (UTC) as `YYYY-MM-DD`, both included."""
 
     first_day: str

@@ -1,5 +1,7 @@
 """Wake: what is parked for its turn is sent for earlier where workers and slots would be idle.
 
+from typing import NamedTuple
+
 A lane that has more work than workers is lent those of the other, as far as they are idle: its
 jobs' messages go through the other's queue. Whose tenant has the least of its share comes first.
 """
@@ -10,6 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import permutations
+from typing import NamedTuple
 
 from sluiceway.domain.backlog import Backlog, Pace
 from sluiceway.domain.catalogue import Catalogue
@@ -37,8 +40,7 @@ MOST_AT_ONCE = 200
 """Sent for in one poll: the other due jobs wait for it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Wake:
+class Wake(NamedTuple):
     """Send this job's message into the lane now."""
 
     job: IndexedJob
