@@ -1,12 +1,16 @@
 """The partner API: takes requests, answers at once."""
 
-from typing import Any
+from __future__ import annotations
 
-from aws_lambda_powertools.utilities.typing import LambdaContext
+from typing import TYPE_CHECKING, Any
+
 from sluiceway import bootstrap
 from sluiceway.domain.errors import SluicewayError, StoreBusyError
 from sluiceway.routes import table
 from sluiceway.routes.request import UNEXPECTED, ApiDeps, Request
+
+if TYPE_CHECKING:
+    from aws_lambda_powertools.utilities.typing import LambdaContext
 
 
 def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:

@@ -1,11 +1,15 @@
 """API Gateway's Lambda authorizer: lets in whoever holds a good API key."""
 
-from typing import Any
+from __future__ import annotations
 
-from aws_lambda_powertools.utilities.typing import LambdaContext
+from typing import TYPE_CHECKING, Any
+
 from sluiceway import bootstrap
-from sluiceway.bootstrap import AuthorizeDeps
 from sluiceway.usecases.authorize import authorize
+
+if TYPE_CHECKING:
+    from aws_lambda_powertools.utilities.typing import LambdaContext
+    from sluiceway.bootstrap import AuthorizeDeps
 
 
 def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:

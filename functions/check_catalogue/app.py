@@ -1,13 +1,17 @@
 """The validator of catalogues: AppConfig asks it before a deployment, whoever begins that."""
 
-from base64 import b64decode
-from typing import Any
+from __future__ import annotations
 
-from aws_lambda_powertools.utilities.typing import LambdaContext
+from base64 import b64decode
+from typing import TYPE_CHECKING, Any
+
 from sluiceway import bootstrap
-from sluiceway.bootstrap import CheckDeps
 from sluiceway.domain import catalogue as catalogues
 from sluiceway.domain.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from aws_lambda_powertools.utilities.typing import LambdaContext
+    from sluiceway.bootstrap import CheckDeps
 
 
 def handler(event: dict[str, Any], context: LambdaContext) -> None:

@@ -1,14 +1,18 @@
 """The deliverer: takes a webhook from its queue and makes one attempt at it."""
 
-from typing import Any
+from __future__ import annotations
 
-from aws_lambda_powertools.utilities.typing import LambdaContext
+from typing import TYPE_CHECKING, Any
+
 from sluiceway import bootstrap
 from sluiceway.adapters.sqs_webhooks import read_body
-from sluiceway.bootstrap import DeliverDeps
 from sluiceway.domain.errors import StoreBusyError
 from sluiceway.domain.webhook import retry_delay_s
 from sluiceway.usecases.deliver_webhook import deliver_webhook
+
+if TYPE_CHECKING:
+    from aws_lambda_powertools.utilities.typing import LambdaContext
+    from sluiceway.bootstrap import DeliverDeps
 
 
 def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:

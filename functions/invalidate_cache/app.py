@@ -3,13 +3,17 @@
 So a release that changes a model's answers can say so, without a key of this API.
 """
 
-from typing import Any
+from __future__ import annotations
 
-from aws_lambda_powertools.utilities.typing import LambdaContext
+from typing import TYPE_CHECKING, Any
+
 from sluiceway import bootstrap
-from sluiceway.bootstrap import InvalidateDeps
 from sluiceway.domain.request import parse_invalidation
 from sluiceway.usecases.invalidate_cache import Invalidation, invalidate_cache
+
+if TYPE_CHECKING:
+    from aws_lambda_powertools.utilities.typing import LambdaContext
+    from sluiceway.bootstrap import InvalidateDeps
 
 
 def handler(event: dict[str, Any], context: LambdaContext) -> None:

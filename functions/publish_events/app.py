@@ -1,13 +1,17 @@
 """The publisher: tells the event bus and the webhook queue of jobs that have ended."""
 
-from typing import Any
+from __future__ import annotations
 
-from aws_lambda_powertools.utilities.typing import LambdaContext
+from typing import TYPE_CHECKING, Any
+
 from sluiceway import bootstrap
 from sluiceway.adapters.dynamodb_stream import event_of
-from sluiceway.bootstrap import PublishDeps
-from sluiceway.domain.webhook import JobEvent
 from sluiceway.usecases.publish_events import publish_events
+
+if TYPE_CHECKING:
+    from aws_lambda_powertools.utilities.typing import LambdaContext
+    from sluiceway.bootstrap import PublishDeps
+    from sluiceway.domain.webhook import JobEvent
 
 
 def handler(event: dict[str, Any], context: LambdaContext) -> None:

@@ -1,13 +1,17 @@
 """The worker: takes a job's message from a lane and runs the job."""
 
-from typing import Any
+from __future__ import annotations
 
-from aws_lambda_powertools.utilities.typing import LambdaContext
+from typing import TYPE_CHECKING, Any
+
 from sluiceway import bootstrap
 from sluiceway.adapters.sqs_queue import read_body
-from sluiceway.bootstrap import RunDeps
 from sluiceway.domain.errors import StoreBusyError
 from sluiceway.usecases.run_job import Acknowledge, Decision, Delivery, GiveBack, run_job
+
+if TYPE_CHECKING:
+    from aws_lambda_powertools.utilities.typing import LambdaContext
+    from sluiceway.bootstrap import RunDeps
 
 NO_CATALOGUE_S = 60.0
 """A message waits so long while the catalogue can't be read, and so much longer each time: it would

@@ -4,13 +4,17 @@ The schedule's event, `{"poll": true}`, keeps it at it for its minute; any other
 hand, is one pass.
 """
 
-from dataclasses import asdict
-from typing import Any
+from __future__ import annotations
 
-from aws_lambda_powertools.utilities.typing import LambdaContext
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
 from sluiceway import bootstrap
-from sluiceway.bootstrap import SweepDeps
 from sluiceway.usecases.sweep_jobs import sweep_jobs
+
+if TYPE_CHECKING:
+    from aws_lambda_powertools.utilities.typing import LambdaContext
+    from sluiceway.bootstrap import SweepDeps
 
 
 def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, int]:

@@ -4,12 +4,13 @@ Nothing else reads the environment or makes a client. Each function calls its ow
 first event and keeps what it gives while it is warm.
 """
 
+from __future__ import annotations
+
 import operator
 import os
 import random
 import secrets
 import time
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -24,6 +25,8 @@ from sluiceway.adapters.dynamodb import Table
 from sluiceway.telemetry import PowertoolsTelemetry
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from sluiceway.adapters.appconfig import AppConfigReader
     from sluiceway.adapters.dynamodb_cache import DynamoDBCache
     from sluiceway.adapters.valkey_cache import ValkeyCache
@@ -97,7 +100,7 @@ class Settings:
     batch_workers: int = 0
 
     @classmethod
-    def from_environment(cls, *names: str) -> "Settings":
+    def from_environment(cls, *names: str) -> Settings:
         """The settings of these names; with `cache_backend`, what that one needs, too.
 
         Raises KeyError for one that isn't set.
@@ -158,16 +161,16 @@ class SystemClock:
 class AuthorizeDeps(NamedTuple):
     """What the authorizer works with."""
 
-    keys: "PartnerKeys"
-    clock: "Clock"
+    keys: PartnerKeys
+    clock: Clock
     telemetry: PowertoolsTelemetry
 
 
 class RunDeps(NamedTuple):
     """What the worker works with; `worker` is of the configuration of the moment."""
 
-    worker: "Callable[[], Worker]"
-    queue: "JobQueue"
+    worker: Callable[[], Worker]
+    queue: JobQueue
     lane_of_queue: dict[str, str]
     """By the queue's name, the last part of its ARN."""
     telemetry: PowertoolsTelemetry
@@ -176,16 +179,16 @@ class RunDeps(NamedTuple):
 class SweepDeps(NamedTuple):
     """What the sweeper works with; `sweeper` is made anew for each event, which ends in time."""
 
-    sweeper: "Callable[[Callable[[], int]], Sweeper]"
+    sweeper: Callable[[Callable[[], int]], Sweeper]
     telemetry: PowertoolsTelemetry
 
 
 class PublishDeps(NamedTuple):
     """What the publisher works with."""
 
-    bus: "EventBus"
-    endpoints: "WebhookEndpoints"
-    webhooks: "WebhookQueue"
+    bus: EventBus
+    endpoints: WebhookEndpoints
+    webhooks: WebhookQueue
     telemetry: PowertoolsTelemetry
     pause: Callable[[float], None]
 
@@ -193,16 +196,16 @@ class PublishDeps(NamedTuple):
 class InvalidateDeps(NamedTuple):
     """What the invalidator works with."""
 
-    invalidator: "Invalidator"
-    catalogue: "Catalogue"
+    invalidator: Invalidator
+    catalogue: Catalogue
     telemetry: PowertoolsTelemetry
 
 
 class DeliverDeps(NamedTuple):
     """What the deliverer works with; `courier` is of the flags of the moment."""
 
-    courier: "Callable[[], Courier]"
-    webhooks: "WebhookQueue"
+    courier: Callable[[], Courier]
+    webhooks: WebhookQueue
     telemetry: PowertoolsTelemetry
 
 
@@ -231,7 +234,7 @@ def authorize_deps() -> AuthorizeDeps:
 
 
 @cache
-def api_deps() -> "Live[ApiDeps]":
+def api_deps() -> Live[ApiDeps]:
     """For functions/api."""
     from sluiceway.adapters.dynamodb_audit import DynamoDBAudit  # noqa: PLC0415
     from sluiceway.adapters.dynamodb_backlog import DynamoDBBacklogs  # noqa: PLC0415
@@ -258,7 +261,7 @@ def api_deps() -> "Live[ApiDeps]":
     registrar = cache(lambda: _registrar(settings, table, telemetry))
     idempotency = cache(lambda: _idempotency(table, settings.idempotency_table))
 
-    def build(catalogue: "Catalogue", flags: "Flags") -> ApiDeps:
+    def build(catalogue: Catalogue, flags: Flags) -> ApiDeps:
         telemetry.know_vendors(catalogue.vendor_by_model)
         return ApiDeps(
             submitter=Submitter(
@@ -319,7 +322,7 @@ def run_deps() -> RunDeps:
     backlogs = DynamoDBBacklogs(table, settings.coordination_table, clock=clock)
     vendors = HttpVendors(api_keys=SecretsManagerKeys(secret_client, clock), clock=clock)
 
-    def build(catalogue: "Catalogue") -> Worker:
+    def build(catalogue: Catalogue) -> Worker:
         telemetry.know_vendors(catalogue.vendor_by_model)
         return Worker(
             catalogue=catalogue,
@@ -438,7 +441,7 @@ def deliver_deps() -> DeliverDeps:
     jobs = DynamoDBJobs(table, names, DynamoDBCache(table, names.cache), clock=clock)
     webhook_secrets = _webhook_secrets(settings, telemetry)
 
-    def build(flags: "Flags") -> Courier:
+    def build(flags: Flags) -> Courier:
         return Courier(
             jobs=jobs,
             endpoints=DynamoDBEndpoints(table, settings.jobs_table),
@@ -498,7 +501,7 @@ def packaged_text() -> str:
     return resources.files("sluiceway").joinpath("catalogue.toml").read_text("utf-8")
 
 
-def packaged_catalogue() -> "Catalogue":
+def packaged_catalogue() -> Catalogue:
     """`packaged_text`, parsed."""
     from sluiceway.domain import catalogue  # noqa: PLC0415
 
@@ -507,7 +510,7 @@ def packaged_catalogue() -> "Catalogue":
 
 def _configuration(
     settings: Settings, telemetry: PowertoolsTelemetry
-) -> "tuple[AppConfigReader[Catalogue], AppConfigReader[Flags]]":
+) -> tuple[AppConfigReader[Catalogue], AppConfigReader[Flags]]:
     """Readers of the catalogue and of the flags; what isn't read costs nothing."""
     from sluiceway.adapters.appconfig import AppConfigReader, PowertoolsFlags, parse_flags  # noqa: PLC0415
 
@@ -523,7 +526,7 @@ def _configuration(
 
         return told
 
-    def parse(text: str) -> "Catalogue":
+    def parse(text: str) -> Catalogue:
         from sluiceway.domain import catalogue  # noqa: PLC0415
 
         return catalogue.parse(text, on_unknown=ignore("catalogue"))
@@ -565,7 +568,7 @@ def _table(telemetry: PowertoolsTelemetry) -> Table:
 
 def _stores(
     settings: Settings, table: Table, telemetry: PowertoolsTelemetry
-) -> "tuple[JobStore, ResultCache, PayloadStore]":
+) -> tuple[JobStore, ResultCache, PayloadStore]:
     from sluiceway.adapters.dynamodb_jobs import DynamoDBJobs, TableNames  # noqa: PLC0415
     from sluiceway.adapters.s3_payloads import S3Payloads  # noqa: PLC0415
 
@@ -592,7 +595,7 @@ def _made_once(make: Callable[[], Any]) -> Callable[[], Any]:
 
 def _cache(
     settings: Settings, table: Table, telemetry: PowertoolsTelemetry
-) -> "DynamoDBCache | ValkeyCache":
+) -> DynamoDBCache | ValkeyCache:
     """The cache of the stack. Valkey's client is in a layer that only its stacks have."""
     if settings.cache_backend == "valkey":
         from sluiceway.adapters import valkey_cache  # noqa: PLC0415
@@ -617,7 +620,7 @@ def _idempotency(table: Table, name: str) -> Any:
     return DynamoDBPersistenceLayer(table_name=name, boto3_client=table.client)
 
 
-def _registrar(settings: Settings, table: Table, telemetry: PowertoolsTelemetry) -> "Registrar":
+def _registrar(settings: Settings, table: Table, telemetry: PowertoolsTelemetry) -> Registrar:
     from sluiceway.adapters.dynamodb_deliveries import DynamoDBDeliveries  # noqa: PLC0415
     from sluiceway.adapters.dynamodb_endpoints import DynamoDBEndpoints  # noqa: PLC0415
     from sluiceway.usecases.manage_webhooks import Registrar  # noqa: PLC0415
@@ -632,7 +635,7 @@ def _registrar(settings: Settings, table: Table, telemetry: PowertoolsTelemetry)
     )
 
 
-def _bus(settings: Settings, telemetry: PowertoolsTelemetry) -> "EventBus":
+def _bus(settings: Settings, telemetry: PowertoolsTelemetry) -> EventBus:
     from sluiceway.adapters.eventbridge_events import EventBridgeEvents  # noqa: PLC0415
 
     return EventBridgeEvents(
@@ -642,7 +645,7 @@ def _bus(settings: Settings, telemetry: PowertoolsTelemetry) -> "EventBus":
     )
 
 
-def _webhooks(settings: Settings, telemetry: PowertoolsTelemetry) -> "WebhookQueue":
+def _webhooks(settings: Settings, telemetry: PowertoolsTelemetry) -> WebhookQueue:
     from sluiceway.adapters.sqs_webhooks import SQSWebhooks  # noqa: PLC0415
 
     return SQSWebhooks(
@@ -652,14 +655,14 @@ def _webhooks(settings: Settings, telemetry: PowertoolsTelemetry) -> "WebhookQue
     )
 
 
-def _webhook_secrets(settings: Settings, telemetry: PowertoolsTelemetry) -> "WebhookSecrets":
+def _webhook_secrets(settings: Settings, telemetry: PowertoolsTelemetry) -> WebhookSecrets:
     from sluiceway.adapters.secrets_manager_webhooks import SecretsManagerWebhooks  # noqa: PLC0415
 
     client: Callable[[], Any] = cache(lambda: _store("secretsmanager", telemetry))
     return SecretsManagerWebhooks(client, settings.webhook_master, SystemClock())
 
 
-def _queue(settings: Settings, telemetry: PowertoolsTelemetry) -> "JobQueue":
+def _queue(settings: Settings, telemetry: PowertoolsTelemetry) -> JobQueue:
     from sluiceway.adapters.sqs_queue import SQSJobQueue  # noqa: PLC0415
 
     return SQSJobQueue(

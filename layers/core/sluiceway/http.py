@@ -1,16 +1,14 @@
 """Replies of the partner API: jobs and problems as API Gateway takes them."""
 
+from __future__ import annotations
+
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from sluiceway.domain.backlog import Place
 from sluiceway.domain.batch import Batch, KeptHit, Refusal
-from sluiceway.domain.catalogue import Model
-from sluiceway.domain.endpoint import Endpoint
 from sluiceway.domain.errors import (
     BusyError,
     MethodNotAllowedError,
@@ -21,9 +19,16 @@ from sluiceway.domain.errors import (
 from sluiceway.domain.freshness import CacheEntry, Freshness
 from sluiceway.domain.job import Job, JobStatus
 from sluiceway.domain.times import rfc3339
-from sluiceway.domain.usage import UsageRow
-from sluiceway.domain.webhook import DeliveryRecord
-from sluiceway.ports import RateLeft
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from sluiceway.domain.backlog import Place
+    from sluiceway.domain.catalogue import Model
+    from sluiceway.domain.endpoint import Endpoint
+    from sluiceway.domain.usage import UsageRow
+    from sluiceway.domain.webhook import DeliveryRecord
+    from sluiceway.ports import RateLeft
 
 STATUS: Mapping[str, int] = {
     "invalid_request": 400,
@@ -98,11 +103,11 @@ class Reply:
         """Whether Lambda couldn't return it: the body travels as a JSON string within JSON."""
         return len(json.dumps(self.serialised())) > MAX_REPLY_BYTES
 
-    def without_fallback(self) -> "Reply":
+    def without_fallback(self) -> Reply:
         """The same without an old answer: the job's own will come."""
         return replace(self, body={n: value for n, value in self.body.items() if n != "fallback"})
 
-    def without(self, *names: str) -> "Reply":
+    def without(self, *names: str) -> Reply:
         """A batch's, without these members of its jobs: each job can be fetched by its id."""
         data = [
             {**one, "job": {n: value for n, value in one["job"].items() if n not in names}}
@@ -112,7 +117,7 @@ class Reply:
         ]
         return replace(self, body={**self.body, "data": data})
 
-    def with_result_url(self, url: str) -> "Reply":
+    def with_result_url(self, url: str) -> Reply:
         """The same without the result, and with the address from which it is fetched."""
         body = {name: value for name, value in self.body.items() if name != "result"}
         return replace(self, body={**body, "result_url": url})

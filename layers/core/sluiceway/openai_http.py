@@ -1,14 +1,18 @@
 """Replies of the partner API in OpenAI's form, made of the replies that it gives otherwise."""
 
+from __future__ import annotations
+
 import json
-from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sluiceway.domain.errors import RejectedError, SluicewayError, StillRunningError
 from sluiceway.domain.job import OPEN
 from sluiceway.http import Reply
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 FAILED_STATUS: Mapping[str, int] = {
     "vendor_rejected": 400,

@@ -4,21 +4,23 @@ A store's verbs are the transitions of the protocol. Each is one atomic write, s
 adapter that loses a reply and finds its own write on the second try reports success.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from __future__ import annotations
+
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
-from sluiceway.domain.freshness import CacheEntry
-from sluiceway.domain.job import Job, JobStatus
-from sluiceway.domain.lease import Lease
-
 if TYPE_CHECKING:  # the authorizer needs none of it, nor pydantic
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
+
     from sluiceway.domain.backlog import Backlog
     from sluiceway.domain.batch import Batch
     from sluiceway.domain.catalogue import Model, Vendor
     from sluiceway.domain.endpoint import Endpoints
+    from sluiceway.domain.freshness import CacheEntry
     from sluiceway.domain.gate import Gate, Limits, Room, Shut
+    from sluiceway.domain.job import Job, JobStatus
+    from sluiceway.domain.lease import Lease
     from sluiceway.domain.ticket import Ticket
     from sluiceway.domain.usage import UsageRow
     from sluiceway.domain.webhook import Attempt, Delivery, DeliveryRecord, Target
@@ -51,7 +53,7 @@ class DayBudget(NamedTuple):
     bypasses: int = 0
     """Jobs past the cache."""
 
-    def spent(self, day: Mapping[str, int], cost_nanos: int) -> "BudgetSpent | None":
+    def spent(self, day: Mapping[str, int], cost_nanos: int) -> BudgetSpent | None:
         """The first that has no room for a job of this cost after what is in `day`, by name."""
         wanted = {"jobs": 1, "cost_nanos": cost_nanos, "bypasses": 1}
         for name, more in wanted.items():
@@ -170,8 +172,8 @@ class JobStore(Protocol):
         lease: Lease,
         *,
         ends_at_ms: int,
-        gate: "tuple[str, Ticket, int] | None" = None,
-    ) -> "Lease | Shut | None":
+        gate: tuple[str, Ticket, int] | None = None,
+    ) -> Lease | Shut | None:
         """Moves the lease's end, if it is still held and the job processing under its fence.
 
         None: it was lost, or the job was cancelled. With `gate`, its key, a slot of it and the
@@ -410,11 +412,11 @@ class StateStore(Protocol):
 class Backlogs(Protocol):
     """The picture of what waits and runs, which the sweeper paints."""
 
-    def read(self) -> "Backlog":
+    def read(self) -> Backlog:
         """The picture, from a copy of 2 s at most."""
         ...
 
-    def write(self, backlog: "Backlog") -> None:
+    def write(self, backlog: Backlog) -> None:
         """Replaces the picture, unless a later one is there."""
         ...
 
@@ -440,7 +442,7 @@ class AuditLog(Protocol):
 
     def list(
         self, *, since_ms: int, until_ms: int, limit: int, matching: Mapping[str, str] | None = None
-    ) -> "list[AuditRecord]":
+    ) -> list[AuditRecord]:
         """The records of a time, both ends included, newest first.
 
         `matching`: only those with these values of `actor`, `action` and `subject`.
@@ -451,7 +453,7 @@ class AuditLog(Protocol):
 class UsageReader(Protocol):
     """What tenants' jobs came to; written by the transitions of `JobStore` to an end."""
 
-    def read(self, tenant: str, first_day: str, last_day: str) -> "list[UsageRow]":
+    def read(self, tenant: str, first_day: str, last_day: str) -> list[UsageRow]:
         """One row for each day and model with ended jobs, in any order; both days belong to it.
 
         Days are `YYYY-MM-DD`. What was written a moment ago may be missing.
@@ -463,11 +465,11 @@ class UsageReader(Protocol):
 class Batches(Protocol):
     """What the requests for many jobs were told of them."""
 
-    def add(self, batch: "Batch") -> None:
+    def add(self, batch: Batch) -> None:
         """Writes a batch, whose id is new; again changes nothing."""
         ...
 
-    def get(self, tenant: str, batch_id: str) -> "Batch | None":
+    def get(self, tenant: str, batch_id: str) -> Batch | None:
         """The batch, read consistently; it may be past its time."""
         ...
 
@@ -478,13 +480,13 @@ class Gates(Protocol):
     def take(
         self,
         key: str,
-        limits: "Limits",
+        limits: Limits,
         *,
         tokens: int,
         now_ms: int,
         probe_ms: int,
         furthest_ms: int,
-    ) -> "Ticket | Shut":
+    ) -> Ticket | Shut:
         """The next slot, for a call of about so many tokens. One write as a rule.
 
         None that is more than `furthest_ms` ahead.
@@ -492,17 +494,15 @@ class Gates(Protocol):
         """
         ...
 
-    def look(self, key: str, *, now_ms: int) -> "Gate":
+    def look(self, key: str, *, now_ms: int) -> Gate:
         """The gate, from a copy of a second at most."""
         ...
 
-    def still_open(self, key: str, ticket: "Ticket", *, now_ms: int) -> bool:
+    def still_open(self, key: str, ticket: Ticket, *, now_ms: int) -> bool:
         """Whether a kept slot counts: the gate is open, and as it was when it was taken."""
         ...
 
-    def settle(
-        self, key: str, limits: "Limits", ticket: "Ticket", *, tokens: int, now_ms: int
-    ) -> None:
+    def settle(self, key: str, limits: Limits, ticket: Ticket, *, tokens: int, now_ms: int) -> None:
         """Gives back `tokens` that were taken and not used; takes more when negative.
 
         A minute after the slot there is nothing to give back: their time has passed. Nor after the
@@ -512,7 +512,7 @@ class Gates(Protocol):
         ...
 
     def close(
-        self, key: str, limits: "Limits", ticket: "Ticket", *, now_ms: int, until_ms: int
+        self, key: str, limits: Limits, ticket: Ticket, *, now_ms: int, until_ms: int
     ) -> bool:
         """The vendor refused a call for its rate or load: nobody calls until then.
 
@@ -521,36 +521,36 @@ class Gates(Protocol):
         """
         ...
 
-    def failed(self, key: str, limits: "Limits", ticket: "Ticket", *, now_ms: int) -> None:
+    def failed(self, key: str, limits: Limits, ticket: Ticket, *, now_ms: int) -> None:
         """The vendor failed; after some failures in a row nobody calls it for a while."""
         ...
 
-    def worked(self, key: str, ticket: "Ticket") -> None:
+    def worked(self, key: str, ticket: Ticket) -> None:
         """The vendor answered; it is up."""
         ...
 
-    def pause(self, key: str, limits: "Limits") -> bool:
+    def pause(self, key: str, limits: Limits) -> bool:
         """Nobody calls until `resume`, whatever the vendor says; slots that are out count no more.
 
         False when it was paused already.
         """
         ...
 
-    def resume(self, key: str, limits: "Limits", *, now_ms: int) -> bool:
+    def resume(self, key: str, limits: Limits, *, now_ms: int) -> bool:
         """Ends a pause. False when there was none.
 
         The line begins anew, without a burst. What the vendor closed stays closed.
         """
         ...
 
-    def enter(self, rooms: "Sequence[Room]", token: str, *, now_ms: int, until_ms: int) -> bool:
+    def enter(self, rooms: Sequence[Room], token: str, *, now_ms: int, until_ms: int) -> bool:
         """Takes a place in each of the rooms, or in none; the dead leave at `until_ms`.
 
         They are one vendor's, or one lane's.
         """
         ...
 
-    def leave(self, rooms: "Sequence[Room]", token: str) -> None:
+    def leave(self, rooms: Sequence[Room], token: str) -> None:
         """Gives the places back. Again changes nothing."""
         ...
 
@@ -684,8 +684,8 @@ class VendorAnswer:
 class VendorCall:
     """One call. `body` is the frozen `{"input", "options"}` of the submit."""
 
-    vendor: "Vendor"
-    model: "Model"
+    vendor: Vendor
+    model: Model
     body: bytes
     idempotency_key: str
     """The same for every attempt of one job, so that a vendor that knows it charges once."""
@@ -700,7 +700,7 @@ class VendorCall:
 class VendorClient(Protocol):
     """The vendors."""
 
-    def prepare(self, vendor: "Vendor") -> None:
+    def prepare(self, vendor: Vendor) -> None:
         """Makes a call's start quick: what the first call of a process needs takes a second.
 
         Raises NotCalledError when the vendor's key can't be had.
@@ -748,7 +748,7 @@ E = TypeVar("E", bound=Event)
 class EventBus(Protocol):
     """Where operators and other programs hear of jobs, and of what was switched."""
 
-    def put(self, events: "Sequence[E]") -> "list[E]":
+    def put(self, events: Sequence[E]) -> list[E]:
         """Publishes events; gives those that were not taken, for a reason that may pass."""
         ...
 
@@ -756,7 +756,7 @@ class EventBus(Protocol):
 class WebhookQueue(Protocol):
     """The webhooks that are to be delivered."""
 
-    def send(self, deliveries: "Sequence[Delivery]") -> "list[Delivery]":
+    def send(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
         """Queues webhooks; gives those that were not taken, for a reason that may pass."""
         ...
 
@@ -768,11 +768,11 @@ class WebhookQueue(Protocol):
 class WebhookEndpoints(Protocol):
     """The addresses that tenants have registered, and the secrets of their callbacks."""
 
-    def read(self, tenant: str) -> "Endpoints":
+    def read(self, tenant: str) -> Endpoints:
         """All of the tenant's endpoints, read consistently; the callbacks are the first."""
         ...
 
-    def change(self, tenant: str, change: "Callable[[Endpoints], Endpoints]") -> "Endpoints":
+    def change(self, tenant: str, change: Callable[[Endpoints], Endpoints]) -> Endpoints:
         """Makes the endpoints into what `change` makes of them; gives what they are then.
 
         It is called again when somebody else was quicker, and may raise: nothing is written then.
@@ -784,7 +784,7 @@ class WebhookEndpoints(Protocol):
 class DeliveryLog(Protocol):
     """What became of each webhook, for 30 days from its event on."""
 
-    def record(self, delivery: "Delivery", attempt: "Attempt") -> None:
+    def record(self, delivery: Delivery, attempt: Attempt) -> None:
         """Counts an attempt, and keeps what came of it. The same attempt again changes nothing.
 
         One that began before the last that is known isn't counted. One that wasn't made changes
@@ -794,13 +794,13 @@ class DeliveryLog(Protocol):
 
     def get(
         self, tenant: str, endpoint_id: str, delivery_id: str, *, now_ms: int
-    ) -> "DeliveryRecord | None":
+    ) -> DeliveryRecord | None:
         """The delivery of this well-formed id, if it was tried and is still known."""
         ...
 
     def list(
         self, tenant: str, endpoint_id: str, *, now_ms: int, limit: int, before: str | None
-    ) -> "list[DeliveryRecord]":
+    ) -> list[DeliveryRecord]:
         """An endpoint's deliveries by the time of their events, the newest first.
 
         `limit`: 101 at most. `before`: a delivery's id; only those after it in this order.
@@ -820,7 +820,7 @@ class WebhookClient(Protocol):
     """The partners' servers."""
 
     def post(
-        self, target: "Target", headers: Mapping[str, str], body: bytes, *, timeout_s: float
+        self, target: Target, headers: Mapping[str, str], body: bytes, *, timeout_s: float
     ) -> int:
         """One POST, total time `timeout_s`, redirects not followed; gives the HTTP status.
 

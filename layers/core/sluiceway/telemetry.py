@@ -3,9 +3,10 @@
 What goes in is names, ids, numbers and codes. Prompts, results and keys are never given to it.
 """
 
+from __future__ import annotations
+
 import logging
 import os
-from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from threading import Lock
@@ -14,13 +15,14 @@ from typing import TYPE_CHECKING, Any
 from aws_lambda_powertools import Logger
 from aws_lambda_powertools.metrics import Metrics, MetricUnit
 
-from sluiceway.domain.job import Job
-
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from contextlib import AbstractContextManager
 
     from aws_lambda_powertools import Tracer
     from aws_lambda_powertools.utilities.typing import LambdaContext
+
+    from sluiceway.domain.job import Job
 
 SERVICE = "sluiceway"
 NAMESPACE = "Sluiceway"
@@ -135,7 +137,7 @@ class PowertoolsTelemetry:
         self._models = vendor_by_model
 
     @contextmanager
-    def invocation(self, context: "LambdaContext", correlation_id: str = "") -> Iterator[None]:
+    def invocation(self, context: LambdaContext, correlation_id: str = "") -> Iterator[None]:
         """One event: a clean set of log fields, its trace, and its metrics written at the end."""
         self.logger.clear_state()
         self.logger.append_keys(request_id=context.aws_request_id)
@@ -217,7 +219,7 @@ class PowertoolsTelemetry:
             segment.put_annotation("job_id", job.job_id)
             yield
 
-    def _sampled_tracer(self) -> "Tracer | None":
+    def _sampled_tracer(self) -> Tracer | None:
         """The tracer, when Lambda traces this event; its import costs a third of a second."""
         if "Sampled=1" not in os.environ.get("_X_AMZN_TRACE_ID", ""):
             return None

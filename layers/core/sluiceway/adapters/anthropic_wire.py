@@ -1,5 +1,7 @@
 """The wire form of Anthropic's messages."""
 
+from __future__ import annotations
+
 from typing import Any
 
 from sluiceway.adapters import openai_wire

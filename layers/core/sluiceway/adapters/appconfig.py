@@ -1,8 +1,9 @@
 """The catalogue and the feature flags from AppConfig."""
 
+from __future__ import annotations
+
 import json
-from collections.abc import Callable, Sequence
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from aws_lambda_powertools.utilities.feature_flags import FeatureFlags
 from aws_lambda_powertools.utilities.feature_flags.base import StoreProvider
@@ -14,7 +15,11 @@ from botocore.exceptions import ClientError
 
 from sluiceway.domain import flags
 from sluiceway.domain.errors import ConfigurationError, StoreBusyError
-from sluiceway.ports import Clock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from sluiceway.ports import Clock
 
 KEPT_MS = 30_000
 """How long a process works with what it has before it asks again."""

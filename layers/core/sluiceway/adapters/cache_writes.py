@@ -1,10 +1,13 @@
 """What the transitions of jobs do to the cache, for whichever store holds it."""
 
-from typing import Protocol
+from __future__ import annotations
 
-from sluiceway.adapters.dynamodb import Write
-from sluiceway.domain.freshness import CacheEntry
-from sluiceway.domain.job import Job
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from sluiceway.adapters.dynamodb import Write
+    from sluiceway.domain.freshness import CacheEntry
+    from sluiceway.domain.job import Job
 
 
 class CacheWrites(Protocol):

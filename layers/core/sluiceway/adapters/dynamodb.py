@@ -1,10 +1,11 @@
 """DynamoDB's dialect in one place: items, expressions, transactions and their refusals."""
 
+from __future__ import annotations
+
 import random
 import re
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,8 @@ from botocore.exceptions import ClientError, ConnectionError, HTTPClientError  #
 from sluiceway.domain.errors import DamagedRowError, StoreBusyError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
     from mypy_boto3_dynamodb import DynamoDBClient
 
 Item = dict[str, Any]
@@ -191,7 +194,7 @@ class Table:
 
     def __init__(
         self,
-        client: "DynamoDBClient",
+        client: DynamoDBClient,
         *,
         pause: Callable[[float], None] = time.sleep,
         rand: Callable[[], float] = random.random,
@@ -309,7 +312,7 @@ class Table:
             raise _told(error)
         return _refusal(error.response)
 
-    def update(self, write: Write) -> "dict[str, Any] | Refusal":
+    def update(self, write: Write) -> dict[str, Any] | Refusal:
         """One conditional update; gives the item as it is then."""
         _, request = write.request()
         call: Any = self.client.update_item

@@ -1,14 +1,18 @@
 """Audit records in the Jobs table, under an owner of their own for each month (port AuditLog)."""
 
+from __future__ import annotations
+
 import hashlib
-from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
 from itertools import chain, islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sluiceway.adapters.dynamodb import Table, Write, from_item, to_item
 from sluiceway.ports import AuditRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 KEPT_S = 400 * 24 * 3600
 FILTERED_PAGE = 1000

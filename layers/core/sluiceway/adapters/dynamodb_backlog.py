@@ -3,14 +3,19 @@
 Attributes: `measured_at_epoch_ms`, and `picture`, the rest as compressed JSON.
 """
 
+from __future__ import annotations
+
 import json
 import zlib
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sluiceway.adapters.dynamodb import Table, Write
 from sluiceway.domain.backlog import TELLS_FOR_MS, Backlog, Group, Pace
-from sluiceway.ports import Clock
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from sluiceway.ports import Clock
 
 COPY_LIVES_MS = 2_000
 

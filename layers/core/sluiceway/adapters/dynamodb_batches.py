@@ -1,13 +1,17 @@
 """Batches in the Jobs table, under an owner of their own for each tenant (port Batches)."""
 
-from collections.abc import Mapping
+from __future__ import annotations
+
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sluiceway.adapters.dynamodb import Table, Write, members
 from sluiceway.domain.batch import Batch, BatchItem, KeptHit, Refusal
 from sluiceway.domain.errors import DamagedRowError
 from sluiceway.domain.freshness import Freshness
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 class DynamoDBBatches:

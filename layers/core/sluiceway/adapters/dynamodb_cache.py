@@ -1,13 +1,17 @@
 """Cache entries in DynamoDB (port ResultCache)."""
 
+from __future__ import annotations
+
 from dataclasses import fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sluiceway.adapters.dynamodb import Table, Write
 from sluiceway.domain.freshness import TOMBSTONE_S, CacheEntry, cool_down_ms
-from sluiceway.domain.job import Job
 from sluiceway.domain.payload import Payload
 from sluiceway.ports import Found
+
+if TYPE_CHECKING:
+    from sluiceway.domain.job import Job
 
 _PLAIN = tuple(field.name for field in fields(CacheEntry) if field.name != "result")
 

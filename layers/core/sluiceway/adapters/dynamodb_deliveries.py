@@ -1,5 +1,7 @@
 """What became of webhooks, in the Jobs table, by endpoint (port DeliveryLog)."""
 
+from __future__ import annotations
+
 from typing import Any
 
 from sluiceway.adapters.dynamodb import Table, Write

@@ -1,12 +1,17 @@
 """The sparse index on `due_at_epoch_ms` of the Jobs table (port DueJobs)."""
 
+from __future__ import annotations
+
 import sys
-from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sluiceway.adapters.dynamodb import Table, Write
-from sluiceway.domain.job import Job
 from sluiceway.ports import DueJob, IndexedJob
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sluiceway.domain.job import Job
 
 INDEX = "due_at"
 

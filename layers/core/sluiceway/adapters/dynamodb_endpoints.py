@@ -4,12 +4,16 @@ All that a tenant has fits into one row, so that a change is one conditional wri
 exact, and an event reads one row to know who wants it.
 """
 
-from collections.abc import Callable
-from typing import Any
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 from sluiceway.adapters.dynamodb import MAX_TRIES, Table, Write, members
 from sluiceway.domain.endpoint import NO_ENDPOINTS, Endpoint, Endpoints, Secret
 from sluiceway.domain.errors import StoreBusyError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _SORT_KEY = "endpoints"
 

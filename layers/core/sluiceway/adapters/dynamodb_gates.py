@@ -9,6 +9,8 @@ Coordination rows, by `coordination_key`:
     running#lane:<lane>                 the same, for each tenant and model that is held to a share
 """
 
+from __future__ import annotations
+
 import random
 import secrets
 from collections.abc import Callable, Mapping, Sequence

@@ -1,13 +1,18 @@
 """A tenant's jobs, many at once, from the Jobs table (port JobLists)."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 from sluiceway.adapters.dynamodb import Table, to_item
 from sluiceway.adapters.dynamodb_jobs import job_of
 from sluiceway.domain.errors import DamagedRowError
-from sluiceway.domain.job import Job, JobStatus
 from sluiceway.ports import JobPage
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from sluiceway.domain.job import Job, JobStatus
 
 MOST_READ = 1000
 """Rows, for one page."""

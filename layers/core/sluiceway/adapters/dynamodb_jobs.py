@@ -7,20 +7,19 @@ Coordination rows, by `coordination_key`:
     day#<tenant>#<date>         jobs, cost_nanos, bypasses
 """
 
+from __future__ import annotations
+
 import dataclasses
 import random
 import secrets
 import types
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from sluiceway.adapters.cache_writes import CacheWrites
 from sluiceway.adapters.dynamodb import Refusal, Table, Write, changes, members
 from sluiceway.adapters.dynamodb_gates import gate_of, open_check
 from sluiceway.adapters.dynamodb_usage import usage_write
 from sluiceway.domain.errors import DamagedRowError, StoreBusyError
-from sluiceway.domain.freshness import CacheEntry
 from sluiceway.domain.gate import Shut
 from sluiceway.domain.job import (
     CLAIM_OUTLIVES_DEADLINE_MS,
@@ -35,7 +34,6 @@ from sluiceway.domain.job import (
 )
 from sluiceway.domain.lease import CLOCK_SKEW_MS, ROW_OUTLIVES_LEASE_S, Lease, is_free
 from sluiceway.domain.payload import Payload
-from sluiceway.domain.ticket import Ticket
 from sluiceway.domain.webhook import MAX_CALLBACKS
 from sluiceway.ports import (
     Applied,
@@ -49,6 +47,13 @@ from sluiceway.ports import (
     Started,
     Submitted,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from sluiceway.adapters.cache_writes import CacheWrites
+    from sluiceway.domain.freshness import CacheEntry
+    from sluiceway.domain.ticket import Ticket
 
 _NESTED = frozenset(
     {"input", "result", "error", "last_errors", "status", "metadata", "callback_urls"}

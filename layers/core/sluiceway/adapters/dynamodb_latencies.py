@@ -4,13 +4,17 @@ Coordination rows, by `coordination_key`:
     latency#<vendor>#<vendor model>     `0` to `31`, each [at_epoch_ms, latency_ms]; ttl_epoch_s
 """
 
+from __future__ import annotations
+
 import random
-from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sluiceway.adapters.dynamodb import Refusal, Table, Write
 from sluiceway.domain import timeouts
 from sluiceway.domain.timeouts import LEAST_SAMPLES, RING, SAMPLE_LIVES_MS, Sample
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
 
 COPY_LIVES_MS = 30_000
 COPY_OF_FEW_LIVES_MS = 5_000

@@ -4,6 +4,8 @@ Coordination rows, by `coordination_key`:
     owed#<tenant>#<digest of a request>     job_id, ends_at_epoch_ms, ttl_epoch_s
 """
 
+from __future__ import annotations
+
 from sluiceway.adapters.dynamodb import Table, Write
 
 _ROW_OUTLIVES_END_S = 3600

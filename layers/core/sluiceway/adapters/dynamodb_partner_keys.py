@@ -1,8 +1,9 @@
 """API keys in the Partners table (port PartnerKeys)."""
 
-from collections.abc import Callable
+from __future__ import annotations
+
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from botocore.exceptions import ClientError
 
@@ -10,6 +11,9 @@ from sluiceway.adapters.dynamodb import Table, Write, from_item
 from sluiceway.domain.api_key import USE_NOTED_EVERY_S
 from sluiceway.domain.errors import StoreBusyError
 from sluiceway.ports import PartnerKey
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 KEPT_AFTER_END_S = 90 * 24 * 3600
 """So that `keys list` still shows what has ended lately."""

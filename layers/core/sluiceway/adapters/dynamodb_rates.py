@@ -4,6 +4,8 @@ Coordination rows, by `coordination_key`:
     rate#<tenant>#<minute since 1970>       requests
 """
 
+from __future__ import annotations
+
 from sluiceway.adapters.dynamodb import Refusal, Table, Write
 from sluiceway.ports import RateLeft
 

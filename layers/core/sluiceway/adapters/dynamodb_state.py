@@ -6,6 +6,8 @@ Attributes: `model:<name>` and `tenant:<name>` (epochs), `degraded_since_epoch_m
 told of it, and that paused or resumed a tenant or a lane.
 """
 
+from __future__ import annotations
+
 import secrets
 from typing import Any
 

@@ -1,12 +1,16 @@
 """Records of the Jobs table's stream, as Lambda delivers them."""
 
+from __future__ import annotations
+
 import re
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sluiceway.adapters.dynamodb import from_item
 from sluiceway.domain import ids
 from sluiceway.domain.webhook import DETAIL_TYPES, JobEvent
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _COPIED = (
     *("tenant", "job_id", "model", "lane", "status", "created_at_epoch_ms", "request_id"),

@@ -5,15 +5,20 @@ job_id    <YYYY-MM-DD>#<model>#<counter shard>
 <count>   each count of domain/usage.py that isn't zero
 """
 
-from collections.abc import Mapping
+from __future__ import annotations
+
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sluiceway.adapters.dynamodb import Table, Write, from_item, to_item
 from sluiceway.domain.errors import DamagedRowError
-from sluiceway.domain.job import Job
 from sluiceway.domain.usage import COUNTS, UsageRow, ended_at_ms, usage_of
-from sluiceway.ports import Clock
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from sluiceway.domain.job import Job
+    from sluiceway.ports import Clock
 
 KEPT_S = 400 * 24 * 3600
 

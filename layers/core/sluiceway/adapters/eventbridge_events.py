@@ -1,13 +1,17 @@
 """The event bus in EventBridge (port EventBus)."""
 
+from __future__ import annotations
+
 import json
-from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from sluiceway.ports import E
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from sluiceway.ports import E
 
 MAX_ENTRIES = 10
 """Of one PutEvents."""

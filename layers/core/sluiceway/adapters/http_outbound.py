@@ -5,13 +5,16 @@ middle of a call. No redirect is followed, and the environment's proxies are not
 A call that waits long for its answer keeps its connection known to what is in between.
 """
 
+from __future__ import annotations
+
 import asyncio
 import socket
-from collections.abc import Coroutine
-from http.cookiejar import CookieJar
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
+    from http.cookiejar import CookieJar
+
     import httpx
 
 Answer = TypeVar("Answer")
@@ -26,7 +29,7 @@ class HttpOutbound:
 
     def __init__(
         self,
-        transport: "httpx.AsyncBaseTransport | None" = None,
+        transport: httpx.AsyncBaseTransport | None = None,
         *,
         cookies: CookieJar | None = None,
     ) -> None:
@@ -42,7 +45,7 @@ class HttpOutbound:
             self._runner = asyncio.Runner()
         return self._runner.run(work)
 
-    def client(self) -> "httpx.AsyncClient":
+    def client(self) -> httpx.AsyncClient:
         """The client; made on first use."""
         import httpx  # noqa: PLC0415 - 0.3 s of start-up that not every event needs
 

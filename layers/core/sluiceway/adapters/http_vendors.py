@@ -4,9 +4,10 @@ httpx has no total timeout: its read timeout starts again with every chunk, so a
 never ends. Here the whole call runs under `asyncio.timeout`, headers and name resolution included.
 """
 
+from __future__ import annotations
+
 import asyncio
 import json
-from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -14,12 +15,15 @@ from sluiceway.adapters import anthropic_wire, openai_wire
 from sluiceway.adapters.http_outbound import HttpOutbound
 from sluiceway.domain import strict_json
 from sluiceway.domain.backoff import parse_retry_after
-from sluiceway.domain.catalogue import Vendor
 from sluiceway.domain.errors import CallAbortedError, NotCalledError, RejectedError, VendorError
-from sluiceway.ports import Clock, VendorAnswer, VendorCall
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine, Mapping
+
     import httpx
+
+    from sluiceway.domain.catalogue import Vendor
+    from sluiceway.ports import Clock, VendorAnswer, VendorCall
 
 MAX_ANSWER_BYTES = 32 * 1024 * 1024
 POOL_TIMEOUT_S = 1.0
@@ -63,7 +67,7 @@ class HttpVendors:
         *,
         api_keys: ApiKeys,
         clock: Clock,
-        transport: "httpx.AsyncBaseTransport | None" = None,
+        transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         """`transport` replaces the network in tests."""
         self._api_keys = api_keys

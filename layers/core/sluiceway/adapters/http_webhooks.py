@@ -4,6 +4,8 @@ The name is looked up at each attempt, every address that it has is checked, and
 to an address that was checked: a name that says something else a moment later changes nothing.
 """
 
+from __future__ import annotations
+
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable, Mapping
@@ -42,7 +44,7 @@ class HttpWebhooks:
         *,
         local: bool,
         resolve: Resolve = look_up,
-        transport: "httpx.AsyncBaseTransport | None" = None,
+        transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         """`local`: any address may be called. `transport` replaces the network in tests."""
         self._local = local

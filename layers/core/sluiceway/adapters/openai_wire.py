@@ -1,5 +1,7 @@
 """The wire form of OpenAI's chat completions."""
 
+from __future__ import annotations
+
 from typing import Any
 
 from sluiceway.domain.errors import VendorError

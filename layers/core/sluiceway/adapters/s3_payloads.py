@@ -1,5 +1,7 @@
 """Big payloads in S3 (port PayloadStore)."""
 
+from __future__ import annotations
+
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -18,7 +20,7 @@ URL_LIFETIME_S = 900
 class S3Payloads:
     """The client is made on first use: most requests never need it, and it costs start-up time."""
 
-    def __init__(self, client: "Callable[[], S3Client]", bucket: str) -> None:
+    def __init__(self, client: Callable[[], S3Client], bucket: str) -> None:
         """`client` gives the client, the same each time."""
         self._client = client
         self._bucket = bucket
@@ -56,7 +58,7 @@ class S3Payloads:
 
 
 @contextmanager
-def _errors_of(name: str) -> "Iterator[None]":
+def _errors_of(name: str) -> Iterator[None]:
     """Raises KeyError when there is no such object, StoreBusyError for whatever else went wrong."""
     try:
         yield

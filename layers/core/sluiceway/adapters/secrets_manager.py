@@ -1,15 +1,19 @@
 """The vendors' API keys from Secrets Manager, kept for a while in the process."""
 
-from collections.abc import Callable
+from __future__ import annotations
+
 from typing import TYPE_CHECKING
 
 from botocore.exceptions import BotoCoreError, ClientError
 
 from sluiceway.domain.errors import NotCalledError
-from sluiceway.ports import Clock
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from mypy_boto3_secretsmanager import SecretsManagerClient
+
+    from sluiceway.ports import Clock
 
 KEPT_MS = 300_000
 """A rotated key is used after 5 minutes at the latest, and without a deploy."""
@@ -27,7 +31,7 @@ _HOPELESS = frozenset(
 class SecretsManagerKeys:
     """Weakness: for up to 5 minutes after a rotation the old key is sent, until it is refused."""
 
-    def __init__(self, client: "Callable[[], SecretsManagerClient]", clock: Clock) -> None:
+    def __init__(self, client: Callable[[], SecretsManagerClient], clock: Clock) -> None:
         """`client` gives the client, the same each time."""
         self._client = client
         self._clock = clock

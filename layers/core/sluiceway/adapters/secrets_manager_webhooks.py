@@ -1,15 +1,19 @@
 """The webhooks' master key from Secrets Manager (port WebhookSecrets)."""
 
-from collections.abc import Callable
+from __future__ import annotations
+
 from typing import TYPE_CHECKING
 
 from botocore.exceptions import BotoCoreError, ClientError
 
 from sluiceway.domain.errors import WebhookError
-from sluiceway.ports import Clock
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from mypy_boto3_secretsmanager import SecretsManagerClient
+
+    from sluiceway.ports import Clock
 
 KEPT_MS = 300_000
 """A master key that was replaced is honoured after 5 minutes."""
@@ -21,7 +25,7 @@ class SecretsManagerWebhooks:
     """Weakness: for up to 5 minutes after the master key was replaced the old one is used."""
 
     def __init__(
-        self, client: "Callable[[], SecretsManagerClient]", secret: str, clock: Clock
+        self, client: Callable[[], SecretsManagerClient], secret: str, clock: Clock
     ) -> None:
         """`client` gives the client, the same each time; `secret`: the secret's name or ARN."""
         self._client = client

@@ -4,8 +4,12 @@ Lambda freezes a process between two events, and sometimes in the middle of a ca
 before the freeze is sent after it, and refused. A new signature is all that it needs.
 """
 
-from collections.abc import Callable
-from typing import Any
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _EXPIRED = frozenset(
     {

@@ -1,8 +1,9 @@
 """The lanes in SQS (port JobQueue)."""
 
+from __future__ import annotations
+
 import json
 import math
-from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from botocore.exceptions import BotoCoreError, ClientError
@@ -10,10 +11,13 @@ from botocore.exceptions import BotoCoreError, ClientError
 from sluiceway.domain import ids
 from sluiceway.domain.backoff import MAX_VISIBILITY_S
 from sluiceway.domain.errors import StoreBusyError
-from sluiceway.domain.job import Job
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from mypy_boto3_sqs import SQSClient
+
+    from sluiceway.domain.job import Job
 
 SEND_LIMIT_S = 3.0
 """A send that was decided ends or is given up within it, so the client's timeouts
@@ -26,7 +30,7 @@ class SQSJobQueue:
 
     def __init__(
         self,
-        client: "SQSClient",
+        client: SQSClient,
         queue_urls: Mapping[str, str],
         *,
         on_failure: Callable[[str], None] = lambda _: None,

@@ -1,8 +1,9 @@
 """The webhooks that are to be delivered, in SQS (port WebhookQueue)."""
 
+from __future__ import annotations
+
 import json
 import math
-from collections.abc import Callable, Sequence
 from dataclasses import MISSING, asdict, fields
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,8 @@ from sluiceway.domain.backoff import MAX_VISIBILITY_S
 from sluiceway.domain.webhook import Delivery
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from mypy_boto3_sqs import SQSClient
 
 MAX_ENTRIES = 10
@@ -29,7 +32,7 @@ class SQSWebhooks:
 
     def __init__(
         self,
-        client: "SQSClient",
+        client: SQSClient,
         queue_url: str,
         *,
         on_failure: Callable[[str], None] = lambda _: None,

@@ -7,10 +7,11 @@ One hash for each cache key, so that every script has one key and a cluster can 
     invalidated_at_epoch_ms     of a tombstone, which has nothing else
 """
 
+from __future__ import annotations
+
 import json
-from collections.abc import Callable, Mapping
 from dataclasses import fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from valkey import Valkey
 from valkey.backoff import NoBackoff
@@ -19,12 +20,16 @@ from valkey.exceptions import TimeoutError as LateError
 from valkey.exceptions import ValkeyError
 from valkey.retry import Retry
 
-from sluiceway.adapters.dynamodb import Write
 from sluiceway.domain.errors import StoreBusyError
 from sluiceway.domain.freshness import TOMBSTONE_S, CacheEntry, cool_down_ms
-from sluiceway.domain.job import Job
 from sluiceway.domain.payload import Payload
 from sluiceway.ports import Clock, Found
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from sluiceway.adapters.dynamodb import Write
+    from sluiceway.domain.job import Job
 
 CONNECT_TIMEOUT_S = 0.5
 READ_TIMEOUT_S = 1.0

@@ -1,5 +1,7 @@
 """API keys: how they look, and what of them is stored."""
 
+from __future__ import annotations
+
 import base64
 import hashlib
 import re

@@ -4,13 +4,18 @@ Shares of the workers, places in the line and times of arrival come from this pi
 process keeps a copy of. It is some seconds old, so nothing that must be exact is built on it.
 """
 
+from __future__ import annotations
+
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from sluiceway.domain import ids
 from sluiceway.domain.gate import ANSWER_TOKENS, Gate, Limits
 from sluiceway.domain.job import Job, JobStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
 
 TELLS_FOR_MS = 75_000
 """An older picture tells of nothing: without an open job the sweeper paints no other."""
@@ -59,7 +64,7 @@ class Pace:
     by an interval for each call of it."""
 
     @classmethod
-    def of(cls, gate: Gate, limits: Limits, *, now_ms: int, latency_ms: int = 0) -> "Pace":
+    def of(cls, gate: Gate, limits: Limits, *, now_ms: int, latency_ms: int = 0) -> Pace:
         """Of a model with this gate.
 
         What a job takes of a limit on tokens isn't known before: an answer of usual length.
@@ -116,7 +121,7 @@ class Backlog:
     besides: Mapping[str, int] = field(default_factory=dict)
     """By lane: about how many wait that are in no group, because there are too many."""
 
-    def at(self, now_ms: int) -> "Backlog":
+    def at(self, now_ms: int) -> Backlog:
         """Itself, or nothing when it is too old."""
         fresh = abs(now_ms - self.measured_at_epoch_ms) <= TELLS_FOR_MS
         return self if fresh else Backlog(workers=self.workers)

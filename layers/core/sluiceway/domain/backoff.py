@@ -1,9 +1,14 @@
 """When to try again: after a vendor's error, and while somebody else holds the lease."""
 
+from __future__ import annotations
+
 import email.utils
 import math
-from collections.abc import Mapping
 from datetime import UTC
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 BACKOFF_BASE_S = 1.0
 BACKOFF_MAX_S = 120.0

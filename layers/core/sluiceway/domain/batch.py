@@ -1,10 +1,16 @@
 """Batches: what became of the jobs that came in one request."""
 
-from collections.abc import Mapping
+from __future__ import annotations
+
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from sluiceway.domain import ids
-from sluiceway.domain.freshness import CacheEntry, Freshness
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from sluiceway.domain.freshness import CacheEntry, Freshness
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +29,7 @@ class KeptHit:
     """What the call had cost, in 1e-9 of the prices' unit: the hit saves it."""
 
     @classmethod
-    def of(cls, entry: CacheEntry, freshness: Freshness, now_ms: int) -> "KeptHit":
+    def of(cls, entry: CacheEntry, freshness: Freshness, now_ms: int) -> KeptHit:
         """The entry as it is given out now."""
         return cls(
             cache_key=entry.cache_key,

@@ -3,14 +3,18 @@
 Durations are seconds, sizes bytes, prices units of the operator's currency per million tokens.
 """
 
+from __future__ import annotations
+
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from sluiceway.domain.errors import ConfigurationError, ModelNotFoundError
 from sluiceway.domain.ids import NAME_PATTERN
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
 
 Name = Annotated[str, Field(pattern=rf"^{NAME_PATTERN}$")]
 
@@ -77,7 +81,7 @@ class Timeout(_Strict):
     max: Seconds = 60.0
 
     @model_validator(mode="after")
-    def _ordered(self) -> "Timeout":
+    def _ordered(self) -> Timeout:
         if self.min > self.max:
             raise ValueError("min is above max")
         return self
@@ -97,7 +101,7 @@ class Cache(_Strict):
     """0: none before the soft expiry; 1: as XFetch has it."""
 
     @model_validator(mode="after")
-    def _ordered(self) -> "Cache":
+    def _ordered(self) -> Cache:
         if self.soft_ttl_s > self.hard_ttl_s:
             raise ValueError("soft_ttl_s is above hard_ttl_s")
         return self

@@ -1,5 +1,7 @@
 """How a tenant's in-flight counter is split, so that no row is written too often."""
 
+from __future__ import annotations
+
 
 def shard_caps(in_flight: int) -> list[int]:
     """The cap of each shard: one shard for each 100 jobs, 8 at most, adding up to `in_flight`."""

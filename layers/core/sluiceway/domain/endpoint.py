@@ -5,16 +5,20 @@ is to be. Signing keys are derived and stored nowhere: whoever holds the service
 make each of them anew.
 """
 
+from __future__ import annotations
+
 import base64
 import hashlib
 import hmac
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 from sluiceway.domain import ids
 from sluiceway.domain.errors import ValidationFailedError, WebhookNotFoundError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 EventType = Literal["job.completed", "job.failed", "job.dead_lettered", "job.cancelled"]
 EVENT_TYPES: tuple[str, ...] = get_args(EventType)

@@ -3,6 +3,8 @@
 Codes are part of the contract with partners and never change.
 """
 
+from __future__ import annotations
+
 from typing import ClassVar
 
 

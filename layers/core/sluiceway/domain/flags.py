@@ -4,9 +4,13 @@ The document is that of Powertools' feature flags: by feature a `default`, and r
 otherwise for some models or tenants. What it doesn't name is as it is in FEATURES.
 """
 
-from collections.abc import Mapping
+from __future__ import annotations
+
 from copy import deepcopy
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 FEATURES: Mapping[str, bool] = {
     "submit": True,

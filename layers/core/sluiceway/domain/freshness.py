@@ -8,11 +8,15 @@
 All times are fixed when the entry is written; reads never move them.
 """
 
+from __future__ import annotations
+
 import math
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
-from sluiceway.domain.payload import Payload
+if TYPE_CHECKING:
+    from sluiceway.domain.payload import Payload
 
 REFRESH_DEADLINE_S = 600
 """Of a refresh job. Until then the entry's later readers ask for no other."""

@@ -11,13 +11,18 @@ A take adds to that time, so that it needs no read and no taker stands in anothe
 assumes, that the gate is busy or idle, and its version, is its condition; a refusal tells the row.
 """
 
+from __future__ import annotations
+
 import json
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from sluiceway.domain.catalogue import Model, Vendor
-from sluiceway.domain.ticket import Ticket
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from sluiceway.domain.catalogue import Model, Vendor
+    from sluiceway.domain.ticket import Ticket
 
 FURTHEST_SLOT_MS = 10 * 60_000
 """No slot further ahead is ever taken: who gave up would waste it."""
@@ -74,7 +79,7 @@ class Limits:
     burst: int = 1
 
     @classmethod
-    def of(cls, model: Model) -> "Limits":
+    def of(cls, model: Model) -> Limits:
         """Those of the catalogue."""
         return cls(model.requests_per_minute, model.tokens_per_minute, model.burst)
 
@@ -188,7 +193,7 @@ class Gate:
             now_us,
         )
 
-    def taken(self, limits: Limits, tokens: int, now_us: int) -> "tuple[int, Gate]":
+    def taken(self, limits: Limits, tokens: int, now_us: int) -> tuple[int, Gate]:
         """The slot of a take, and the gate after it.
 
         A call comes to both lines at its slot: what it waits for at one of them is no time in
@@ -204,12 +209,12 @@ class Gate:
             after = replace(after, next_token_at_us=token_us)
         return slot_us, after
 
-    def probe_waits(self, limits: Limits, tokens: int, now_ms: int) -> "Shut | None":
+    def probe_waits(self, limits: Limits, tokens: int, now_ms: int) -> Shut | None:
         """A probe keeps everybody out, so it takes no slot ahead of its time."""
         slot_ms = -(-self.slot_at_us(limits, tokens, now_ms * 1000) // 1000)
         return Shut(slot_ms) if self.probing and slot_ms > now_ms else None
 
-    def shut(self, now_ms: int) -> "Shut | None":
+    def shut(self, now_ms: int) -> Shut | None:
         """Why no slot is given now, whatever the rate says."""
         if self.paused:
             return Shut(now_ms + PAUSE_LOOK_MS, paused=True)
@@ -219,13 +224,13 @@ class Gate:
             return Shut(now_ms + FURTHEST_SLOT_MS, far=True)
         return None
 
-    def far(self, limits: Limits, tokens: int, now_ms: int, furthest_ms: int) -> "Shut | None":
+    def far(self, limits: Limits, tokens: int, now_ms: int, furthest_ms: int) -> Shut | None:
         """Why this take gets no slot: it is more than `furthest_ms` ahead."""
         until_ms = now_ms + furthest_ms
         slot_us = self.slot_at_us(limits, tokens, now_ms * 1000)
         return Shut(until_ms, far=True) if slot_us > until_ms * 1000 else None
 
-    def closed(self, limits: Limits, *, now_ms: int, until_ms: int) -> "Gate":
+    def closed(self, limits: Limits, *, now_ms: int, until_ms: int) -> Gate:
         """After the vendor said that it was too much: a pause, then half the rate."""
         # What a probe closed for its own time is over.
         closed_until_ms = max(0 if self.probing else self.closed_until_ms, until_ms)
@@ -238,7 +243,7 @@ class Gate:
             returns_from_ms=until_ms,
         )
 
-    def down(self, limits: Limits, now_ms: int) -> "Gate | None":
+    def down(self, limits: Limits, now_ms: int) -> Gate | None:
         """Closed for an outage, when `failures` say so."""
         if self.failures < OPEN_AFTER_FAILURES:
             return None
@@ -255,17 +260,17 @@ class Gate:
         )
         return _emptied(down, limits, now_ms, until_ms)
 
-    def up(self) -> "Gate":
+    def up(self) -> Gate:
         """After an answer. What was closed for the outage opens; earlier slots count no more."""
         if not self.probing:
             return replace(self, failures=0)
         return replace(self, version=self.version + 1, failures=0, probing=False, closed_until_ms=0)
 
-    def pause(self) -> "Gate":
+    def pause(self) -> Gate:
         """Nobody calls until somebody resumes it; earlier slots count no more."""
         return replace(self, version=self.version + 1, paused=True)
 
-    def resumed(self, limits: Limits, now_ms: int) -> "Gate":
+    def resumed(self, limits: Limits, now_ms: int) -> Gate:
         """After a pause, in which no burst was saved up. What the vendor closed stays closed."""
         resumed = replace(self, version=self.version + 1, paused=False)
         return _emptied(resumed, limits, now_ms, max(now_ms, self.closed_until_ms))

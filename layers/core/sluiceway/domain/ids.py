@@ -4,6 +4,8 @@
 by sort key lists a tenant's jobs by age.
 """
 
+from __future__ import annotations
+
 import re
 
 NAME_PATTERN = r"[a-z0-9][a-z0-9._-]{0,62}"

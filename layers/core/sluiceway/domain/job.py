@@ -13,14 +13,18 @@ A transition takes the job as it was read and gives the job as it shall be writt
 the difference, on the condition that nobody moved the job in between (`Job.version`).
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from sluiceway.domain.freshness import CacheEntry
-from sluiceway.domain.payload import Payload
 from sluiceway.domain.ticket import Ticket
 from sluiceway.domain.times import day_of
+
+if TYPE_CHECKING:
+    from sluiceway.domain.freshness import CacheEntry
+    from sluiceway.domain.payload import Payload
 
 MAX_RECEIVES = 10
 """After so many receives SQS moves a message to the dead-letter queue (template.yaml)."""

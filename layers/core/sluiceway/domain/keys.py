@@ -4,6 +4,8 @@ Equal work must give equal keys whatever its spelling (member order, white space
 ends, composed or decomposed letters), and different work must never share one.
 """
 
+from __future__ import annotations
+
 import base64
 import hashlib
 import itertools

@@ -8,6 +8,8 @@ one key at once.
     B:                      takes over (fence 8) ── completes
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 
 CLOCK_SKEW_MS = 6_000

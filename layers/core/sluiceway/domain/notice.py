@@ -1,10 +1,14 @@
 """What operators are notified of besides alarms: events on the bus, from `sluiceway.ops`."""
 
-from collections.abc import Mapping
+from __future__ import annotations
+
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sluiceway.domain.times import rfc3339
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 SOURCE = "sluiceway.ops"
 

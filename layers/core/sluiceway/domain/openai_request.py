@@ -4,8 +4,9 @@ A member is sent to the vendor as an option, or is ours, or changes nothing and 
 refused: none is ignored that would change the answer or its form. A member that is null is absent.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Literal
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import (
     BeforeValidator,
@@ -28,6 +29,9 @@ from sluiceway.domain.request import (
     submit_of,
     validated,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
 
 
 def _only_a_bool(given: Any) -> Any:

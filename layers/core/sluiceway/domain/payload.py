@@ -1,5 +1,7 @@
 """Inputs and results as they are kept: compressed, and in the row only while they are small."""
 
+from __future__ import annotations
+
 import zlib
 from dataclasses import dataclass
 

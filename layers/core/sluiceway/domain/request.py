@@ -1,5 +1,7 @@
 """The bodies of requests: their schemas, and what they may not hold."""
 
+from __future__ import annotations
+
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar, get_args
 
@@ -219,7 +221,7 @@ class InvalidateRequest(Strict):
     key: Annotated[str, StringConstraints(pattern=CACHE_KEY_PATTERN)] | None = None
 
     @model_validator(mode="after")
-    def _one_of_them(self) -> "InvalidateRequest":
+    def _one_of_them(self) -> InvalidateRequest:
         if len([one for one in (self.model, self.tenant, self.key) if one is not None]) != 1:
             raise ValueError("give exactly one of model, tenant and key")
         return self
@@ -326,7 +328,7 @@ _PLAINER = {
 """Where pydantic speaks of Python."""
 
 
-def _message(schema: type[Strict], fault: "ErrorDetails") -> str:
+def _message(schema: type[Strict], fault: ErrorDetails) -> str:
     if fault["type"] == "extra_forbidden":
         return (schema if len(fault["loc"]) == 1 else Strict).no_such_member
     return _PLAINER.get(fault["type"], fault["msg"].removeprefix("Value error, "))

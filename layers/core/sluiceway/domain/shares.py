@@ -4,13 +4,19 @@ They hold as long as two tenants or two models want the lane's workers. All of i
 picture of the backlog, so a share is right some seconds late.
 """
 
+from __future__ import annotations
+
 import math
 from collections import Counter
-from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from sluiceway.domain.backlog import Backlog, Group, lanes_ahead, line_of, whose
-from sluiceway.domain.catalogue import Catalogue
 from sluiceway.domain.gate import Room, rooms_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from sluiceway.domain.catalogue import Catalogue
 
 REACH_MS = 60_000
 """No slot further ahead is taken: who comes now, or is more urgent, stands behind a minute of kept

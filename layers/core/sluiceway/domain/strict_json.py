@@ -4,6 +4,8 @@ Parsers differ about repeated names, NaN and huge numbers; what one layer checks
 read in another way. So everything on which parsers differ is refused.
 """
 
+from __future__ import annotations
+
 import json
 import math
 from typing import Any

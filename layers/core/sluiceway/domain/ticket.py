@@ -1,5 +1,7 @@
 """A slot of a gate, as a job keeps it."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 
 SLOT_LIVES_MS = 5_000

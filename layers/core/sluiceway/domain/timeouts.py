@@ -6,11 +6,16 @@ than anybody knows, and is a sample of the longest time that its model allows: w
 such ones, calls get that time, and the next samples tell how slow the vendor has become.
 """
 
-import math
-from collections.abc import Iterable
-from dataclasses import dataclass
+from __future__ import annotations
 
-from sluiceway.domain.catalogue import Timeout
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from sluiceway.domain.catalogue import Timeout
 
 RING = 32
 """Samples of a vendor's model."""

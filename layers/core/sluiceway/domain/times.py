@@ -1,5 +1,7 @@
 """Moments as text, in UTC."""
 
+from __future__ import annotations
+
 from datetime import UTC, datetime
 
 

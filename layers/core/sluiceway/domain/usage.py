@@ -1,5 +1,7 @@
 """Usage: what a tenant's jobs came to, by the day of their end (UTC) and by model."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass, fields, replace
 
 from sluiceway.domain.job import Job, JobStatus
@@ -32,7 +34,7 @@ class UsageRow:
         """The numbers by name, without zeros."""
         return {name: count for name in COUNTS if (count := getattr(self, name))}
 
-    def __add__(self, other: "UsageRow") -> "UsageRow":
+    def __add__(self, other: UsageRow) -> UsageRow:
         """Both, under the day and the model of the first."""
         sums = {name: getattr(self, name) + getattr(other, name) for name in COUNTS}
         return replace(self, **sums)

@@ -6,20 +6,24 @@ digest of the job and the transition, so that whoever sees it twice knows.
 Webhooks follow Standard Webhooks (github.com/standard-webhooks/standard-webhooks, spec 1.0).
 """
 
+from __future__ import annotations
+
 import base64
 import hashlib
 import hmac
 import ipaddress
 import json
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sluiceway.domain import ids
 from sluiceway.domain.endpoint import CALLBACKS, TEST_TYPE, Endpoints
 from sluiceway.domain.times import rfc3339
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 SOURCE = "sluiceway"
 
@@ -232,7 +236,7 @@ class DeliveryRecord:
     last_attempt_at_epoch_ms: int | None = None
     """Or when it was suppressed."""
 
-    def as_of(self, now_ms: int) -> "DeliveryRecord":
+    def as_of(self, now_ms: int) -> DeliveryRecord:
         """As it stands at this time: nobody waits for ever for what will not come."""
         last_ms = self.last_attempt_at_epoch_ms
         if self.status is not DeliveryStatus.PENDING or last_ms is None:

@@ -1,7 +1,9 @@
 """Batches: many submits in one request."""
 
+from __future__ import annotations
+
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sluiceway.domain import ids
 from sluiceway.domain.errors import SluicewayError, StoreBusyError
@@ -10,12 +12,14 @@ from sluiceway.http import MAX_REPLY_BYTES, Reply, batch_reply, result_body, wit
 from sluiceway.routes.idempotency import answered_once
 from sluiceway.routes.jobs import applied, submit, wanted_wait_s
 from sluiceway.routes.request import UNEXPECTED, Request
-from sluiceway.usecases.authorize import Caller
 from sluiceway.usecases.features import require_feature
 from sluiceway.usecases.get_batch import FetchedBatch, Result, documents_of, get_batch, with_places
 from sluiceway.usecases.submit_batch import submit_batch
 from sluiceway.usecases.submit_job import Accepted, Hit
 from sluiceway.usecases.wait_job import wait_while
+
+if TYPE_CHECKING:
+    from sluiceway.usecases.authorize import Caller
 
 ANSWERED_WITHIN_S = 5
 """A wait ends so long before the invocation does: the last look and the answer need it."""

@@ -4,10 +4,11 @@ A record keeps status, id and some headers for 24 hours; what is told again is r
 succeeded is kept: a refusal wrote nothing, so the same request may try again.
 """
 
+from __future__ import annotations
+
 import re
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sluiceway.domain import ids
 from sluiceway.domain.errors import (
@@ -19,9 +20,13 @@ from sluiceway.domain.errors import (
     StoreBusyError,
 )
 from sluiceway.domain.keys import digest_of
-from sluiceway.http import Reply
-from sluiceway.routes.request import Request
-from sluiceway.usecases.authorize import Caller
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sluiceway.http import Reply
+    from sluiceway.routes.request import Request
+    from sluiceway.usecases.authorize import Caller
 
 KEPT_S = 24 * 3600
 _KEY = re.compile(r"[\x21-\x7e]{1,255}")

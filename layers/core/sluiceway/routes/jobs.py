@@ -1,13 +1,14 @@
 """Jobs: submit, fetch, list, cancel."""
 
+from __future__ import annotations
+
 import re
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sluiceway.domain.errors import CacheMissError, StoreBusyError
 from sluiceway.domain.freshness import CacheEntry, Freshness
 from sluiceway.domain.job import Job
-from sluiceway.domain.payload import Payload
 from sluiceway.domain.request import SubmitRequest, submit_of
 from sluiceway.http import (
     Reply,
@@ -20,13 +21,16 @@ from sluiceway.http import (
 )
 from sluiceway.routes.idempotency import answered_once, key_of
 from sluiceway.routes.request import HOLD_ENDS_BEFORE_S, ApiDeps, Request, flag
-from sluiceway.usecases.authorize import Caller
 from sluiceway.usecases.cancel_job import cancel_job
 from sluiceway.usecases.features import require_feature
 from sluiceway.usecases.get_job import Fetched, get_job
 from sluiceway.usecases.list_jobs import listing_of
 from sluiceway.usecases.submit_job import Accepted, Hit, Origin, dry_run, submit_job
 from sluiceway.usecases.wait_job import wait_job
+
+if TYPE_CHECKING:
+    from sluiceway.domain.payload import Payload
+    from sluiceway.usecases.authorize import Caller
 
 LONGEST_WAIT_S = 20
 """API Gateway gives up after 29 s, and a job needs a moment to be submitted and read."""

@@ -1,9 +1,10 @@
 """The routes in OpenAI's form, for its clients: chat completions and responses."""
 
-from collections.abc import Callable
+from __future__ import annotations
+
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sluiceway.domain.errors import (
     JobNotFoundError,
@@ -12,12 +13,16 @@ from sluiceway.domain.errors import (
     StoreBusyError,
 )
 from sluiceway.domain.keys import digest_of
-from sluiceway.domain.request import SubmitRequest
 from sluiceway.http import LONGEST_POLL_S, Reply, job_reply
 from sluiceway.openai_http import chat_completion, is_open, response, unanswered
 from sluiceway.routes.jobs import cancel, fetch, submitted_once, told_of
 from sluiceway.routes.request import HOLD_ENDS_BEFORE_S, Request
-from sluiceway.usecases.authorize import Caller
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sluiceway.domain.request import SubmitRequest
+    from sluiceway.usecases.authorize import Caller
 
 OWED_S = LONGEST_POLL_S + 240
 """After a 504 an equal request gets the same job's answer for so long; it may come again a minute

@@ -1,13 +1,12 @@
 """What a route needs of a request, and how it answers."""
 
+from __future__ import annotations
+
 import base64
 import re
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
-
-from aws_lambda_powertools.utilities.typing import LambdaContext
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sluiceway.domain import strict_json
 from sluiceway.domain.errors import (
@@ -19,12 +18,18 @@ from sluiceway.domain.errors import (
 from sluiceway.domain.request import MAX_BODY_BYTES
 from sluiceway.http import Reply, problem
 from sluiceway.openai_http import openai_error
-from sluiceway.ports import Batches, JobLists, OwedAnswers, UsageReader
 from sluiceway.telemetry import PowertoolsTelemetry, trace_header
 from sluiceway.usecases.authorize import Caller
-from sluiceway.usecases.invalidate_cache import Invalidator
-from sluiceway.usecases.manage_webhooks import Registrar
 from sluiceway.usecases.submit_job import Origin, Submitter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from aws_lambda_powertools.utilities.typing import LambdaContext
+
+    from sluiceway.ports import Batches, JobLists, OwedAnswers, UsageReader
+    from sluiceway.usecases.invalidate_cache import Invalidator
+    from sluiceway.usecases.manage_webhooks import Registrar
 
 UNEXPECTED = "Something failed on our side. The same request may be sent again."
 

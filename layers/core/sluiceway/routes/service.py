@@ -1,11 +1,16 @@
 """Health, the models, and what operators may do to the cache."""
 
+from __future__ import annotations
+
 from importlib import resources
+from typing import TYPE_CHECKING
 
 from sluiceway.domain.request import parse_invalidation
 from sluiceway.http import Reply, invalidated_reply, model_reply, models_reply
-from sluiceway.routes.request import Request
 from sluiceway.usecases.invalidate_cache import Invalidation, invalidate_cache
+
+if TYPE_CHECKING:
+    from sluiceway.routes.request import Request
 
 
 def get_health(_: Request) -> Reply:

@@ -4,6 +4,8 @@ A module of routes is imported when the first request for one of its paths comes
 for what it answers, and for no other.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any

@@ -1,8 +1,14 @@
 """Usage: what the caller's jobs came to."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from sluiceway.http import Reply, usage_reply
-from sluiceway.routes.request import Request
 from sluiceway.usecases.usage import newest_first, period_of
+
+if TYPE_CHECKING:
+    from sluiceway.routes.request import Request
 
 
 def get_usage(request: Request) -> Reply:

@@ -1,6 +1,9 @@
 """Webhooks: endpoints of a partner, and what became of what was sent to them."""
 
+from __future__ import annotations
+
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from sluiceway.domain.endpoint import get, removed
 from sluiceway.domain.errors import InvalidRequestError, StoreBusyError
@@ -9,8 +12,6 @@ from sluiceway.domain.webhook import is_delivery_id
 from sluiceway.http import Reply, delivery_body, list_reply, webhook_body
 from sluiceway.ports import AuditRecord
 from sluiceway.routes.idempotency import answered_once
-from sluiceway.routes.request import Request
-from sluiceway.usecases.authorize import Caller
 from sluiceway.usecases.features import require_feature
 from sluiceway.usecases.list_jobs import limit_of
 from sluiceway.usecases.manage_webhooks import (
@@ -21,6 +22,10 @@ from sluiceway.usecases.manage_webhooks import (
     register_webhook,
     rotate_webhook,
 )
+
+if TYPE_CHECKING:
+    from sluiceway.routes.request import Request
+    from sluiceway.usecases.authorize import Caller
 
 
 def post_webhook(request: Request) -> Reply:

@@ -1,10 +1,15 @@
 """Who is calling: an Authorization header becomes a tenant and its scopes."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from sluiceway.domain import api_key
 from sluiceway.domain.errors import ForbiddenError, StoreBusyError, UnauthenticatedError
-from sluiceway.ports import Clock, PartnerKey, PartnerKeys, Telemetry
+
+if TYPE_CHECKING:
+    from sluiceway.ports import Clock, PartnerKey, PartnerKeys, Telemetry
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,7 @@
 """Cancel: the partner wants no result any more."""
 
+from __future__ import annotations
+
 from typing import NamedTuple
 
 from sluiceway.domain import ids

@@ -6,9 +6,10 @@ The message's visibility is the clock of the attempts, and SQS itself moves what
 the webhooks' dead-letter queue. A partner may get a webhook twice, under the same `webhook-id`.
 """
 
-from collections.abc import Callable
+from __future__ import annotations
+
 from dataclasses import replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from sluiceway.domain.endpoint import Endpoint, disabled, enabled, find, signing_keys
 from sluiceway.domain.errors import StoreBusyError, WebhookError
@@ -24,16 +25,20 @@ from sluiceway.domain.webhook import (
     signed_headers,
     target_of,
 )
-from sluiceway.ports import (
-    Clock,
-    DeliveryLog,
-    Flags,
-    JobStore,
-    Telemetry,
-    WebhookClient,
-    WebhookEndpoints,
-    WebhookSecrets,
-)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sluiceway.ports import (
+        Clock,
+        DeliveryLog,
+        Flags,
+        JobStore,
+        Telemetry,
+        WebhookClient,
+        WebhookEndpoints,
+        WebhookSecrets,
+    )
 
 Told = dict[str, str | int | bool]
 

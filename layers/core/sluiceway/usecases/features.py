@@ -1,7 +1,13 @@
 """Features: what operators have switched off is refused, whoever asks for it."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from sluiceway.domain.errors import FeatureDisabledError
-from sluiceway.ports import Flags
+
+if TYPE_CHECKING:
+    from sluiceway.ports import Flags
 
 _NAMES = {
     "submit": "New jobs are",

@@ -1,19 +1,24 @@
 """Fetch: a batch's id becomes its items, with their jobs as they are now."""
 
-from collections.abc import Mapping
+from __future__ import annotations
+
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from sluiceway.domain import ids
-from sluiceway.domain.backlog import Place
-from sluiceway.domain.batch import Batch
-from sluiceway.domain.catalogue import Catalogue
 from sluiceway.domain.errors import BatchNotFoundError
-from sluiceway.domain.job import Job
 from sluiceway.domain.payload import Payload, decompress
-from sluiceway.ports import Backlogs, Batches, Clock, JobLists
 from sluiceway.usecases import places as places_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from sluiceway.domain.backlog import Place
+    from sluiceway.domain.batch import Batch
+    from sluiceway.domain.catalogue import Catalogue
+    from sluiceway.domain.job import Job
+    from sluiceway.ports import Backlogs, Batches, Clock, JobLists
 
 
 class Result(NamedTuple):

@@ -1,27 +1,32 @@
 """Fetch: a job id becomes the job with its result, or a hit's id the entry."""
 
+from __future__ import annotations
+
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from sluiceway.domain import ids
-from sluiceway.domain.backlog import Place
-from sluiceway.domain.catalogue import Catalogue
 from sluiceway.domain.errors import JobNotFoundError, ResultExpiredError, StoreBusyError
 from sluiceway.domain.freshness import CacheEntry, Freshness
-from sluiceway.domain.job import Job
-from sluiceway.domain.payload import Payload
-from sluiceway.ports import (
-    Backlogs,
-    Clock,
-    Flags,
-    JobStore,
-    PayloadStore,
-    ResultCache,
-    StateStore,
-)
 from sluiceway.usecases import payloads as payloads_of
 from sluiceway.usecases import places
-from sluiceway.usecases.authorize import Caller
+
+if TYPE_CHECKING:
+    from sluiceway.domain.backlog import Place
+    from sluiceway.domain.catalogue import Catalogue
+    from sluiceway.domain.job import Job
+    from sluiceway.domain.payload import Payload
+    from sluiceway.ports import (
+        Backlogs,
+        Clock,
+        Flags,
+        JobStore,
+        PayloadStore,
+        ResultCache,
+        StateStore,
+    )
+    from sluiceway.usecases.authorize import Caller
 
 
 @dataclass(frozen=True, slots=True)

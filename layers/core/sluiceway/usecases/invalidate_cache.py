@@ -4,10 +4,14 @@ A model's or tenant's epoch is part of every key made from then on, so nothing i
 nothing deleted: the old entries are found no longer, and open jobs complete without being found.
 """
 
-from typing import Literal, NamedTuple
+from __future__ import annotations
 
-from sluiceway.domain.request import InvalidateRequest
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
 from sluiceway.ports import AuditLog, AuditRecord, Clock, ResultCache, StateStore, Telemetry
+
+if TYPE_CHECKING:
+    from sluiceway.domain.request import InvalidateRequest
 
 
 class Invalidation(NamedTuple):
@@ -18,7 +22,7 @@ class Invalidation(NamedTuple):
     """Of the model or tenant, or the cache key."""
 
     @classmethod
-    def of(cls, request: InvalidateRequest) -> "Invalidation":
+    def of(cls, request: InvalidateRequest) -> Invalidation:
         """What the request names."""
         if request.model is not None:
             return cls("model", request.model)

@@ -1,12 +1,16 @@
 """List: a tenant's jobs, newest first."""
 
+from __future__ import annotations
+
 import re
-from collections.abc import Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from sluiceway.domain import ids
 from sluiceway.domain.errors import InvalidRequestError
 from sluiceway.domain.job import JobStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 DEFAULT_LIMIT = 20
 MAX_LIMIT = 100

@@ -1,8 +1,9 @@
 """Webhook endpoints: a partner registers, rotates, tests, looks back, and sends again."""
 
-from collections.abc import Callable, Sequence
+from __future__ import annotations
+
 from dataclasses import replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from sluiceway.domain.endpoint import (
     Endpoint,
@@ -28,7 +29,11 @@ from sluiceway.domain.webhook import (
     a_test,
     is_delivery_id,
 )
-from sluiceway.ports import Clock, DeliveryLog, WebhookEndpoints, WebhookQueue, WebhookSecrets
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from sluiceway.ports import Clock, DeliveryLog, WebhookEndpoints, WebhookQueue, WebhookSecrets
 
 
 class Registrar(NamedTuple):

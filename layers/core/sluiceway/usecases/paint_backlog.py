@@ -1,14 +1,20 @@
 """Paint: the open jobs of the index become the picture that everybody has a copy of."""
 
+from __future__ import annotations
+
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from typing import TYPE_CHECKING
 
 from sluiceway.domain import timeouts
 from sluiceway.domain.backlog import MOST_GROUPS, Backlog, Group, Pace, whose
-from sluiceway.domain.catalogue import Catalogue
 from sluiceway.domain.gate import Limits, key_of
 from sluiceway.domain.job import JobStatus
-from sluiceway.ports import Gates, IndexedJob, Latencies
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+
+    from sluiceway.domain.catalogue import Catalogue
+    from sluiceway.ports import Gates, IndexedJob, Latencies
 
 MARKS = 8
 """Steps of a group's line of which the time of arrival is told."""

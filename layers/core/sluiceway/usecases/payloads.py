@@ -1,7 +1,13 @@
 """Keeping inputs and results: in the row while small, else in the payload store."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from sluiceway.domain.payload import INLINE_PLAIN_BYTES, Payload, compress, decompress
-from sluiceway.ports import PayloadStore
+
+if TYPE_CHECKING:
+    from sluiceway.ports import PayloadStore
 
 
 def keep(plain: bytes, name: str, *, inline_bytes: int, payloads: PayloadStore) -> Payload:

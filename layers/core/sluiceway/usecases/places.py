@@ -1,11 +1,17 @@
 """Places: what the picture of the backlog tells of a job."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from sluiceway.domain import timeouts
 from sluiceway.domain.backlog import Backlog, Place, place
 from sluiceway.domain.catalogue import Catalogue, Timeout
 from sluiceway.domain.errors import StoreBusyError
-from sluiceway.domain.job import Job
-from sluiceway.ports import Backlogs
+
+if TYPE_CHECKING:
+    from sluiceway.domain.job import Job
+    from sluiceway.ports import Backlogs
 
 
 def read(backlogs: Backlogs, now_ms: int) -> Backlog:

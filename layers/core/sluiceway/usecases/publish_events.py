@@ -3,12 +3,18 @@
 At least once: what fails is repeated with the same event ids, by the stream itself in the end.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from __future__ import annotations
 
-from sluiceway.domain.endpoint import Endpoints
+from typing import TYPE_CHECKING
+
 from sluiceway.domain.errors import NotPublishedError, StoreBusyError
 from sluiceway.domain.webhook import JobEvent, deliveries
-from sluiceway.ports import EventBus, Telemetry, WebhookEndpoints, WebhookQueue
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from sluiceway.domain.endpoint import Endpoints
+    from sluiceway.ports import EventBus, Telemetry, WebhookEndpoints, WebhookQueue
 
 TRIES = 3
 """Within one invocation, for throttles and partial failures. A longer outage is the stream's."""

@@ -1,8 +1,9 @@
 """Run: one delivery of a job's message, and at most one call to the vendor."""
 
-from collections.abc import Callable
+from __future__ import annotations
+
 from contextlib import suppress
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from sluiceway.domain import backoff, gate, shares, strict_json, timeouts
 from sluiceway.domain import job as transitions
@@ -41,7 +42,6 @@ from sluiceway.domain.payload import (
     Payload,
     compress,
 )
-from sluiceway.domain.ticket import Ticket
 from sluiceway.ports import (
     Applied,
     Backlogs,
@@ -61,6 +61,11 @@ from sluiceway.ports import (
 )
 from sluiceway.usecases import payloads as payloads_of
 from sluiceway.usecases import places
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sluiceway.domain.ticket import Ticket
 
 MAX_STORE_TRIES = 8
 FINISH_RESERVE_MS = 6_000
@@ -336,7 +341,7 @@ def _work(job: Job, lease: Lease, delivery: Delivery, worker: Worker, *, unknown
 def _let_in(
     job: Job,
     lease: Lease,
-    passing: "_Passing",
+    passing: _Passing,
     inside: list[tuple[Room, ...]],
     delivery: Delivery,
     worker: Worker,
@@ -366,7 +371,7 @@ def _let_in(
 def _ask(
     job: Job,
     lease: Lease,
-    passing: "_Passing",
+    passing: _Passing,
     ticket: Ticket,
     delivery: Delivery,
     worker: Worker,

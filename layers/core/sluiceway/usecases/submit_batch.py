@@ -1,17 +1,22 @@
 """Batch: many submits in one request, each with an outcome of its own."""
 
-from collections.abc import Callable, Sequence
+from __future__ import annotations
+
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from sluiceway.domain.batch import Batch, BatchItem, KeptHit, Refusal
 from sluiceway.domain.errors import BusyError, DegradedError, RejectedError, SluicewayError
 from sluiceway.domain.job import ROW_OUTLIVES_DEADLINE_S, Job
 from sluiceway.domain.keys import digest_of
 from sluiceway.domain.request import BatchRequest, SubmitRequest, submit_of
-from sluiceway.ports import Batches
 from sluiceway.usecases.submit_job import Accepted, Hit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from sluiceway.ports import Batches
 
 AT_ONCE = 5
 """Submits in flight. A tenant has few rows for its counter, where more would only wait for each

@@ -1,9 +1,10 @@
 """Submit: a request becomes a cache hit, an attachment to an open job, or a new job."""
 
+from __future__ import annotations
+
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from sluiceway.domain import gate, ids, strict_json
 from sluiceway.domain.backlog import Backlog, Place
@@ -29,7 +30,6 @@ from sluiceway.domain.job import (
 )
 from sluiceway.domain.keys import Work, keys_of
 from sluiceway.domain.payload import INLINE_INPUT_BYTES, Payload
-from sluiceway.domain.request import SubmitRequest
 from sluiceway.domain.webhook import MAX_CALLBACKS
 from sluiceway.ports import (
     Applied,
@@ -51,8 +51,13 @@ from sluiceway.ports import (
 )
 from sluiceway.usecases import payloads as payloads_of
 from sluiceway.usecases import places
-from sluiceway.usecases.authorize import Caller
 from sluiceway.usecases.features import require_feature
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sluiceway.domain.request import SubmitRequest
+    from sluiceway.usecases.authorize import Caller
 
 OPERATION = "chat"
 """The only one in v1."""

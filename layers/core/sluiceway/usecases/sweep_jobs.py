@@ -6,17 +6,16 @@ A send that failed, a message that was lost, a worker that died, a parked job wh
 a deadline that passed unseen, a claim that a finish left: each is a row of the due index.
 """
 
+from __future__ import annotations
+
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from sluiceway.domain import gate
 from sluiceway.domain import job as transitions
-from sluiceway.domain.backlog import Backlog
-from sluiceway.domain.catalogue import Catalogue
 from sluiceway.domain.errors import DamagedRowError, StoreBusyError
 from sluiceway.domain.job import (
     DUE_SHARDS,
@@ -46,6 +45,12 @@ from sluiceway.ports import (
 )
 from sluiceway.usecases.paint_backlog import paint_backlog
 from sluiceway.usecases.wake_jobs import POLL_EVERY_MS, Wake, to_wake
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from sluiceway.domain.backlog import Backlog
+    from sluiceway.domain.catalogue import Catalogue
 
 LOOK_AHEAD_MS = 60_000
 """Until the next sweep: what becomes due before it is sent now, with the delay that is left."""

@@ -1,13 +1,18 @@
 """Usage: which days are asked for, and in which order they are told."""
 
+from __future__ import annotations
+
 import re
-from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from sluiceway.domain.errors import InvalidRequestError
-from sluiceway.domain.usage import UsageRow
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from sluiceway.domain.usage import UsageRow
 
 MAX_DAYS = 92
 """Of one request: a quarter."""

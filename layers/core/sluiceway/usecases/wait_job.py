@@ -1,12 +1,17 @@
 """Wait: a request is held until its jobs have ended, or its time is over."""
 
-from collections.abc import Callable
-from typing import TypeVar
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
 
 from sluiceway.domain.errors import StoreBusyError
 from sluiceway.domain.job import Job
-from sluiceway.ports import Clock
-from sluiceway.usecases.get_job import Fetched
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sluiceway.ports import Clock
+    from sluiceway.usecases.get_job import Fetched
 
 FIRST_LOOK_MS = 250
 LONGEST_LOOK_MS = 1500

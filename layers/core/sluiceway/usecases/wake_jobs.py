@@ -6,19 +6,24 @@ A lane that has more work than workers is lent those of the other, as far as the
 jobs' messages go through the other's queue. Whose tenant has the least of its share comes first.
 """
 
+from __future__ import annotations
+
 import heapq
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import permutations
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from sluiceway.domain.backlog import Backlog, Pace
-from sluiceway.domain.catalogue import Catalogue
 from sluiceway.domain.job import LANES, JobStatus
 from sluiceway.domain.shares import at_once, share_of
-from sluiceway.ports import IndexedJob
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+
+    from sluiceway.domain.backlog import Backlog, Pace
+    from sluiceway.domain.catalogue import Catalogue
+    from sluiceway.ports import IndexedJob
 
 AHEAD_MS = 10_000
 """A poll, and the time that it takes: what comes by itself until then is waited for. The longer
