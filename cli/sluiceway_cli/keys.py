@@ -2,7 +2,6 @@
 
 import re
 import secrets
-from dataclasses import replace
 from typing import Any
 
 from sluiceway.domain import api_key
@@ -69,7 +68,7 @@ def rotate_key(
         ends_s = min(ends_s, old.expires_at_epoch_s)
     if not keys.replace(old, new, ends_at_epoch_s=ends_s):
         raise ValueError(f"{old.key_id} was revoked or replaced just now; see: keys list")
-    return key, new, replace(old, expires_at_epoch_s=ends_s, replaced_by=new.key_id)
+    return key, new, old._replace(expires_at_epoch_s=ends_s, replaced_by=new.key_id)
 
 
 def _made(

@@ -7,8 +7,8 @@ import click
 from sluiceway.domain.endpoint import DEFAULT_OVERLAP_S, EVENT_TYPES, MAX_OVERLAP_S, removed
 from sluiceway.domain.errors import ValidationFailedError
 from sluiceway.domain.ids import NAME_PATTERN
-from sluiceway.domain.request import parse_webhook
 from sluiceway.domain.webhook import is_delivery_id
+from sluiceway.domain.webhook_request import parse_webhook
 from sluiceway.http import delivery_body, webhook_body
 from sluiceway.usecases.list_jobs import DEFAULT_LIMIT, MAX_LIMIT
 from sluiceway.usecases.manage_webhooks import (

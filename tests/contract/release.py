@@ -27,8 +27,8 @@ from sluiceway.adapters.sqs_webhooks import message_body as webhook_body
 from sluiceway.adapters.sqs_webhooks import read_body as read_webhook
 from sluiceway.adapters.valkey_cache import _entry_of as entry_in_valkey
 from sluiceway.adapters.valkey_cache import _values_of as values_in_valkey
-from sluiceway.domain.batch import Batch, BatchItem, KeptHit, Refusal
-from sluiceway.domain.freshness import Freshness
+from sluiceway.domain.batch import Batch, BatchItem, Refusal
+from sluiceway.domain.freshness import Freshness, KeptHit
 from sluiceway.domain.gate import Room
 from sluiceway.ports import DayBudget, Started
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from sluiceway.adapters.dynamodb_batches import DynamoDBBatches
-from sluiceway.domain.batch import Batch, BatchItem, KeptHit, Refusal
+from sluiceway.domain.batch import Batch, BatchItem, Refusal
 from sluiceway.domain.errors import DamagedRowError
-from sluiceway.domain.freshness import Freshness
+from sluiceway.domain.freshness import Freshness, KeptHit
 
 from tests.contract.harness import DynamoDBRows
 from tests.fakes.in_memory import NOW_MS

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from sluiceway.domain.webhook import MAX_CALLBACKS
+from sluiceway.domain.job import MAX_CALLBACKS
 from sluiceway.ports import Applied, Moved
 
 from tests.fakes.examples import a_job, completed

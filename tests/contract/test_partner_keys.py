@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 import pytest
@@ -47,7 +46,7 @@ def test_find_knows_nothing_of_a_hash_that_was_never_added(store: Store) -> None
     ids=["as it is", "with an end", "with a lifetime", "no scopes", "all scopes"],
 )
 def test_find_gives_the_key_as_it_was_added(store: Store, changes: dict[str, object]) -> None:
-    key = replace(a_partner_key(), **changes)
+    key = a_partner_key()._replace(**changes)
 
     store.keys.add(key)
 
@@ -131,7 +130,7 @@ def test_replace_stores_the_new_key_and_ends_the_old(store: Store, ends_s: int |
     replaced = store.keys.replace(old, NEW, ends_at_epoch_s=NOW_S + 60)
 
     assert replaced
-    assert found(store, 1) == replace(old, expires_at_epoch_s=NOW_S + 60, replaced_by=NEW.key_id)
+    assert found(store, 1) == old._replace(expires_at_epoch_s=NOW_S + 60, replaced_by=NEW.key_id)
     assert found(store, 2) == NEW
 
 
@@ -216,7 +215,7 @@ def test_use_changes_nothing_else_of_the_key_and_no_other(store: Store) -> None:
 
     store.keys.note_use(full.key_hash, now_s=NOW_S)
 
-    assert found(store, 1) == replace(full, last_used_at_epoch_s=NOW_S)
+    assert found(store, 1) == full._replace(last_used_at_epoch_s=NOW_S)
     assert found(store, 2) == NEW
 
 

@@ -406,7 +406,7 @@ def test_refresh_without_an_answer_for_the_key_is_paid_and_cools_down(
     store.clock.advance(s=301)
     stale = path.hit().entry
     if version == "1":
-        path.vendors.script = [replace(ANSWER, finish_reason="length")]
+        path.vendors.script = [ANSWER._replace(finish_reason="length")]
     models = {"demo-chat": CATALOGUE.model("demo-chat").model_copy(update={"version": version})}
 
     ended = path.run_next(CATALOGUE.model_copy(update={"models": models}))

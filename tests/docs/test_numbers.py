@@ -5,7 +5,7 @@ Those that the template sets are in tests/template.
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 from sluiceway import bootstrap, http
@@ -30,8 +30,8 @@ from sluiceway.domain import (
     ticket,
     webhook,
 )
-from sluiceway.domain.batch import Batch, BatchItem, KeptHit, Refusal
-from sluiceway.domain.freshness import Freshness
+from sluiceway.domain.batch import Batch, BatchItem, Refusal
+from sluiceway.domain.freshness import Freshness, KeptHit
 from sluiceway.domain.payload import Payload
 from sluiceway.http import MAX_REPLY_BYTES
 from sluiceway.ports import VendorCall
@@ -92,7 +92,7 @@ def test_lease_is_over_when_a_dead_workers_job_is_due() -> None:
 
 
 def test_lease_is_renewed_several_times_before_it_ends() -> None:
-    defaults = {field.name: field.default for field in fields(VendorCall)}
+    defaults = VendorCall._field_defaults
     every_s: Any = defaults["ask_every_s"]
     leases = SOURCE["Mappings"]["RunJobTimings"].values()
 

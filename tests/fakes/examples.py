@@ -157,13 +157,11 @@ def a_delivery(number: int = 1, **changes: Any) -> Delivery:
 
 def a_partner_key(number: int = 1, **changes: Any) -> PartnerKey:
     """A key of acme that may submit and read."""
-    return replace(
-        PartnerKey(
-            key_hash=f"{number:064x}",
-            key_id=f"key_{number:016x}",
-            tenant="acme",
-            scopes=("submit", "read"),
-            created_at_epoch_s=NOW_MS // 1000,
-        ),
-        **changes,
+    key = PartnerKey(
+        key_hash=f"{number:064x}",
+        key_id=f"key_{number:016x}",
+        tenant="acme",
+        scopes=("submit", "read"),
+        created_at_epoch_s=NOW_MS // 1000,
     )
+    return key._replace(**changes)

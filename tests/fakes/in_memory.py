@@ -29,6 +29,7 @@ from sluiceway.domain.freshness import cool_down_ms
 from sluiceway.domain.gate import FURTHEST_SLOT_MS, Gate, Limits, Room, Shut
 from sluiceway.domain.job import (
     CLAIM_OUTLIVES_DEADLINE_MS,
+    MAX_CALLBACKS,
     Job,
     JobStatus,
     cost_moves,
@@ -39,13 +40,7 @@ from sluiceway.domain.lease import Lease, is_free
 from sluiceway.domain.ticket import Ticket
 from sluiceway.domain.timeouts import Sample
 from sluiceway.domain.usage import UsageRow, usage_of
-from sluiceway.domain.webhook import (
-    MAX_CALLBACKS,
-    Attempt,
-    Delivery,
-    DeliveryRecord,
-    oldest_delivery_id,
-)
+from sluiceway.domain.webhook import Attempt, Delivery, DeliveryRecord, oldest_delivery_id
 from sluiceway.ports import (
     Applied,
     AuditRecord,
@@ -1068,8 +1063,8 @@ class InMemoryPartnerKeys:
             ):
                 return False
             self.add(new)
-            self._world.keys[old.key_hash] = replace(
-                stored, expires_at_epoch_s=ends_at_epoch_s, replaced_by=new.key_id
+            self._world.keys[old.key_hash] = stored._replace(
+                expires_at_epoch_s=ends_at_epoch_s, replaced_by=new.key_id
             )
             return True
 
@@ -1078,7 +1073,7 @@ class InMemoryPartnerKeys:
             for key in self.all():
                 if key.key_id == key_id:
                     if key.revoked_at_epoch_s is None:
-                        key = replace(key, revoked_at_epoch_s=now_s)  # noqa: PLW2901
+                        key = key._replace(revoked_at_epoch_s=now_s)  # noqa: PLW2901
                         self._world.keys[key.key_hash] = key
                     return key
             return None
@@ -1090,7 +1085,7 @@ class InMemoryPartnerKeys:
                 return
             used_s = key.last_used_at_epoch_s
             if used_s is None or used_s <= now_s - USE_NOTED_EVERY_S:
-                self._world.keys[key_hash] = replace(key, last_used_at_epoch_s=now_s)
+                self._world.keys[key_hash] = key._replace(last_used_at_epoch_s=now_s)
 
 
 # ------------------------------------------------------------------------------------ the rest

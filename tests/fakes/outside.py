@@ -14,7 +14,8 @@ from sluiceway.domain.errors import WebhookError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from sluiceway.domain.webhook import Delivery, Target
+    from sluiceway.domain.address import Target
+    from sluiceway.domain.webhook import Delivery
     from sluiceway.ports import Clock, E
 
 MASTER = b"0123456789abcdef0123456789abcdef"

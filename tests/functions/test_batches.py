@@ -95,7 +95,7 @@ def test_each_result_belongs_to_its_item_in_whatever_order_the_jobs_end(  # case
     usual = stage.vendor.default
     assert isinstance(usual, VendorAnswer)
     for number in (6, 2, 0, 5, 1, 4, 3):
-        stage.vendor.default = replace(usual, text=f"answer {number}")
+        stage.vendor.default = usual._replace(text=f"answer {number}")
         stage.run_job(jobs_of(submitted)[number])
 
     fetched = get(stage, submitted.body["id"])

@@ -26,7 +26,7 @@ from tests.unit.samples import JOB_ID, a_job
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from sluiceway.domain.webhook import Target
+    from sluiceway.domain.address import Target
 
 URL = "https://hooks.partner.example/sluiceway"
 

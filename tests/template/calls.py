@@ -27,6 +27,7 @@ from moto import mock_aws
 from sluiceway import bootstrap
 from sluiceway.adapters.dynamodb_stream import event_of
 from sluiceway.domain import job as transitions
+from sluiceway.domain.address import target_of
 from sluiceway.domain.backlog import Backlog
 from sluiceway.domain.batch import Batch
 from sluiceway.domain.catalogue import Model, Vendor
@@ -35,7 +36,7 @@ from sluiceway.domain.errors import StoreBusyError, VendorError, WebhookError
 from sluiceway.domain.gate import OPEN_AFTER_FAILURES, Limits, Room
 from sluiceway.domain.notice import Notice
 from sluiceway.domain.ticket import Ticket
-from sluiceway.domain.webhook import Attempt, DeliveryStatus, deliveries, target_of
+from sluiceway.domain.webhook import Attempt, DeliveryStatus, deliveries
 from sluiceway.ports import AuditRecord, DayBudget, LeaseHeld, Started, Submitted, VendorCall
 from sluiceway.routes.request import ApiDeps
 from sluiceway.usecases.deliver_webhook import Courier

@@ -10,7 +10,7 @@ import heapq
 import itertools
 import random
 import threading
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from sluiceway.domain.backlog import Backlog
@@ -266,7 +266,7 @@ class Stack:
         self.calls.append(Call(job.tenant, job.model, at_s, self.now_s, job.lane))
         latency_s = self.latency_s[job.model] * self.random.uniform(0.75, 1.25)
         self.timeline.sleep(latency_s)
-        return replace(ANSWER, latency_ms=round(latency_s * 1000))
+        return ANSWER._replace(latency_ms=round(latency_s * 1000))
 
     @property
     def _by_id(self) -> dict[str, Job]:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import boto3
 import pytest
@@ -17,6 +16,9 @@ from sluiceway.domain.errors import ConfigurationError, StoreBusyError
 
 from tests.fakes.appconfig import FakeAppConfig
 from tests.fakes.in_memory import FakeClock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 UNREACHABLE = EndpointConnectionError(endpoint_url="https://appconfigdata.example")
 GONE = ClientError({"Error": {"Code": "ResourceNotFoundException", "Message": "no"}}, "Any")

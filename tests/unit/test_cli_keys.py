@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -241,8 +240,8 @@ def test_rotated_key_is_like_the_old_one_and_says_what_becomes_of_that(desk: Des
 
     assert (new["tenant"], new["scopes"], new["status"]) == ("acme", ["read", "admin"], "live")
     assert (new["replaces"], new["replaced_expires_at"]) == (KEY_ID, TOMORROW)
-    assert desk.world.keys[old.key_hash] == replace(
-        old, expires_at_epoch_s=NOW_S + DAY_S, replaced_by=new["key_id"]
+    assert desk.world.keys[old.key_hash] == old._replace(
+        expires_at_epoch_s=NOW_S + DAY_S, replaced_by=new["key_id"]
     )
 
 

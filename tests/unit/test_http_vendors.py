@@ -11,7 +11,6 @@ import time
 import traceback
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
-from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -1415,7 +1414,7 @@ def test_input_that_a_protocol_can_not_say_is_rejected_and_not_retried(
 
 def asking(call: VendorCall, still_wanted: Callable[[], bool], every_s: float) -> VendorCall:
     """The call, during which somebody is asked whether its answer is still wanted."""
-    return replace(call, still_wanted=still_wanted, ask_every_s=every_s)
+    return call._replace(still_wanted=still_wanted, ask_every_s=every_s)
 
 
 @pytest.mark.parametrize("wire", WIRES)

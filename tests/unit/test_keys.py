@@ -9,10 +9,9 @@ import subprocess
 import sys
 import time
 import unicodedata
-from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import sluiceway
@@ -20,6 +19,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from sluiceway.domain import strict_json
 from sluiceway.domain.keys import Keys, Work, keys_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 WORK = Work(
     operation="chat",

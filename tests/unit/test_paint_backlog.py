@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -43,7 +42,7 @@ def a_row(number: int = 1, **members: Any) -> IndexedJob:
         job_id=f"job_{number}",
         model="demo-chat",
     )
-    return replace(row, **members)
+    return row._replace(**members)
 
 
 def paint(*rows: IndexedJob, world: World | None = None, **members: Any) -> Backlog:

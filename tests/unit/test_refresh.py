@@ -360,7 +360,7 @@ def test_early_refresh_is_not_answered_by_the_fresh_entry_that_it_renews() -> No
 
 @pytest.mark.parametrize(
     "answer",
-    [replace(ANSWER, finish_reason="length"), replace(ANSWER, text="")],
+    [ANSWER._replace(finish_reason="length"), ANSWER._replace(text="")],
     ids=["truncated", "empty"],
 )
 def test_refresh_whose_answer_is_not_whole_keeps_the_old_one(
@@ -375,7 +375,7 @@ def test_refresh_whose_answer_is_not_whole_keeps_the_old_one(
     assert house.entry.result == old
 
 
-CUT_OFF = replace(ANSWER, finish_reason="length")
+CUT_OFF = ANSWER._replace(finish_reason="length")
 
 
 def test_entry_cools_down_twice_as_long_each_time_that_a_refresh_renewed_nothing(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -216,7 +215,7 @@ def test_forced_refresh_while_an_equal_job_runs_brings_an_answer_that_was_asked_
         gateway.clock.advance(s=1)
         return ANSWER
 
-    bench.vendors.script = [correct, replace(ANSWER, text="the correction")]
+    bench.vendors.script = [correct, ANSWER._replace(text="the correction")]
 
     assert bench.run(running) == Acknowledge()
     assert bench.run(forced[0], receives=2) == Acknowledge()
@@ -243,7 +242,7 @@ def test_forced_refresh_that_was_joined_has_no_answer_from_before_the_second_ask
         assert joined.job.job_id == forced.job_id
         return ANSWER
 
-    bench.vendors.script = [correct, replace(ANSWER, text="the correction")]
+    bench.vendors.script = [correct, ANSWER._replace(text="the correction")]
 
     bench.run(running)
     bench.run(forced)
@@ -355,7 +354,7 @@ def test_second_tenant_of_a_shared_model_has_the_firsts_result_without_a_call() 
     bench = Bench(world=gateway.world, clock=gateway.clock)
     first = gateway.accept("acme", model="demo-shared")
     second = gateway.accept("globex", model="demo-shared")
-    bench.vendors.default = replace(ANSWER, text=incompressible(20_000))
+    bench.vendors.default = ANSWER._replace(text=incompressible(20_000))
 
     bench.run(first)
     bench.clock.advance(s=1)
@@ -401,7 +400,7 @@ def test_tenants_epoch_makes_its_next_job_ask_again_for_all_who_share() -> None:
 def test_job_whose_entry_lost_its_object_asks_the_vendor_again() -> None:
     gateway = Gateway()
     bench = Bench(world=gateway.world, clock=gateway.clock)
-    bench.vendors.script = [replace(ANSWER, text=incompressible(20_000))]
+    bench.vendors.script = [ANSWER._replace(text=incompressible(20_000))]
     bench.run(gateway.accept())
     gateway.world.payloads.clear()
     gateway.clock.advance(s=1)
@@ -434,7 +433,7 @@ class FailingPayloads(InMemoryPayloads):
 
 def test_paid_result_is_stored_when_the_payload_store_works_again(bench: Bench) -> None:
     bench.payloads = FailingPayloads(bench.world, failures=3)
-    bench.vendors.default = replace(ANSWER, text=incompressible(130_000))
+    bench.vendors.default = ANSWER._replace(text=incompressible(130_000))
 
     assert bench.deliver() == Acknowledge()
 
@@ -449,7 +448,7 @@ def test_payload_store_is_tried_no_longer_than_the_lease_allows(bench: Bench) ->
     payloads = FailingPayloads(bench.world, failures=1_000)
     bench.payloads = payloads
     bench.rand = 1 - 2**-53
-    bench.vendors.default = replace(ANSWER, text=incompressible(20_000))
+    bench.vendors.default = ANSWER._replace(text=incompressible(20_000))
 
     bench.deliver()
 
@@ -462,7 +461,7 @@ def test_payload_store_is_tried_no_longer_than_the_lease_allows(bench: Bench) ->
 def test_paid_result_goes_into_the_row_as_a_last_resort(bench: Bench) -> None:
     bench.payloads = FailingPayloads(bench.world, failures=1_000)
     text = incompressible(20_000)
-    bench.vendors.default = replace(ANSWER, text=text)
+    bench.vendors.default = ANSWER._replace(text=text)
 
     assert bench.deliver() == Acknowledge()
 
@@ -482,7 +481,7 @@ def test_paid_result_that_fits_nowhere_fails_the_job_by_name_after_one_call(  # 
     bench: Bench, text: str
 ) -> None:
     bench.payloads = FailingPayloads(bench.world, failures=1_000)
-    bench.vendors.default = replace(ANSWER, text=text)
+    bench.vendors.default = ANSWER._replace(text=text)
 
     assert bench.deliver() == GiveBack(0.0)
     assert bench.deliver(receives=2) == GiveBack(0.0)
@@ -504,7 +503,7 @@ def test_last_resort_takes_results_up_to_its_bytes(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, over: int, *, kept: bool
 ) -> None:
     bench.payloads = FailingPayloads(bench.world, failures=1_000)
-    bench.vendors.default = replace(ANSWER, text=incompressible(20_000))
+    bench.vendors.default = ANSWER._replace(text=incompressible(20_000))
     packed = b"x" * (LAST_RESORT_BYTES + over)
     monkeypatch.setattr("sluiceway.usecases.run_job.compress", lambda _: packed)
 
@@ -521,7 +520,7 @@ def test_refresh_whose_result_fits_nowhere_cools_down() -> None:
     refresh = gateway.hit().refresh
     assert refresh is not None
     bench.payloads = FailingPayloads(bench.world, failures=1_000)
-    bench.vendors.default = replace(ANSWER, text=incompressible(400_000))
+    bench.vendors.default = ANSWER._replace(text=incompressible(400_000))
 
     assert bench.run(refresh) == Acknowledge()
 

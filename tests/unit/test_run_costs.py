@@ -98,7 +98,7 @@ def test_job_that_timed_out_twice_spends_both_and_its_result(bench: Bench) -> No
 
 
 def test_answer_that_tells_no_tokens_spends_the_reserve(bench: Bench) -> None:
-    bench.vendors.default = replace(ANSWER, input_tokens=0, output_tokens=0)
+    bench.vendors.default = ANSWER._replace(input_tokens=0, output_tokens=0)
 
     bench.deliver()
 
@@ -108,7 +108,7 @@ def test_answer_that_tells_no_tokens_spends_the_reserve(bench: Bench) -> None:
 
 def test_paid_result_that_fits_nowhere_spends_its_cost(bench: Bench) -> None:
     bench.payloads = FailingPayloads(bench.world, failures=1_000)
-    bench.vendors.default = replace(ANSWER, text=incompressible(400_000))
+    bench.vendors.default = ANSWER._replace(text=incompressible(400_000))
 
     bench.deliver()
 

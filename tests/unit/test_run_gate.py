@@ -782,7 +782,7 @@ def test_estimate_is_taken_before_the_call_and_the_bill_counts_after_it(bench: G
 
 
 def test_answer_that_cost_more_than_estimated_is_counted(bench: GateBench) -> None:
-    bench.vendors.script = [replace(ANSWER, input_tokens=3_000, output_tokens=1_000)]
+    bench.vendors.script = [ANSWER._replace(input_tokens=3_000, output_tokens=1_000)]
 
     bench.deliver()
 

@@ -154,7 +154,7 @@ def test_run_tells_what_happened(bench: Bench) -> None:
 
 
 def test_run_of_the_next_job_on_a_key_raises_the_fence(bench: Bench) -> None:
-    bench.vendors.script = [replace(ANSWER, finish_reason="length")]
+    bench.vendors.script = [ANSWER._replace(finish_reason="length")]
     bench.deliver()
     bench.put(a_job(job_id="job_2"))
 
@@ -352,10 +352,10 @@ def test_run_without_a_cache_neither_reads_nor_writes_it() -> None:
 @pytest.mark.parametrize(
     "answer",
     [
-        replace(ANSWER, finish_reason="length"),
-        replace(ANSWER, finish_reason="tool_calls", content=[{"type": "tool_calls"}]),
-        replace(ANSWER, text=""),
-        replace(ANSWER, text="", content=[]),
+        ANSWER._replace(finish_reason="length"),
+        ANSWER._replace(finish_reason="tool_calls", content=[{"type": "tool_calls"}]),
+        ANSWER._replace(text=""),
+        ANSWER._replace(text="", content=[]),
     ],
     ids=["truncated", "tool calls", "empty", "empty content"],
 )
@@ -381,7 +381,7 @@ def test_run_never_caches_another_versions_answer_under_its_key() -> None:
 
 
 def test_run_after_a_truncated_answer_calls_the_vendor_again(bench: Bench) -> None:
-    bench.vendors.script = [replace(ANSWER, finish_reason="length")]
+    bench.vendors.script = [ANSWER._replace(finish_reason="length")]
     bench.deliver()
     bench.put(a_job(job_id="job_2"))
 
@@ -392,7 +392,7 @@ def test_run_after_a_truncated_answer_calls_the_vendor_again(bench: Bench) -> No
 
 def test_run_keeps_content_that_is_more_than_text(bench: Bench) -> None:
     content: list[dict[str, object]] = [{"type": "x", "n": 0, "no": False, "null": None, "s": ""}]
-    bench.vendors.script = [replace(ANSWER, content=content)]
+    bench.vendors.script = [ANSWER._replace(content=content)]
 
     bench.deliver()
 
@@ -926,7 +926,7 @@ def test_worker_that_was_overtaken_changes_nothing(bench: Bench) -> None:
     def stall(_: VendorCall) -> VendorAnswer:
         bench.clock.advance(ms=LEASE_MS + CLOCK_SKEW_MS + 1)
         assert bench.deliver(receives=2) == Acknowledge()
-        return replace(ANSWER, text="too late")
+        return ANSWER._replace(text="too late")
 
     bench.vendors.script = [stall]
 
@@ -1172,7 +1172,7 @@ def test_big_result_is_kept_once_and_named_by_job_and_entry(  # case S01
     bench: Bench, size: int
 ) -> None:
     text = incompressible(size)
-    bench.vendors.script = [replace(ANSWER, text=text)]
+    bench.vendors.script = [ANSWER._replace(text=text)]
 
     decision = bench.deliver()
 
@@ -1195,7 +1195,7 @@ def test_big_result_that_can_not_be_kept_is_never_shown_as_a_good_one(  # case S
     bench: Bench,
 ) -> None:
     bench.payloads = BrokenPayloads(bench.world)
-    bench.vendors.default = replace(ANSWER, text=incompressible(130_000))
+    bench.vendors.default = ANSWER._replace(text=incompressible(130_000))
 
     for receives in range(1, 6):
         with suppress(OSError):
@@ -1218,7 +1218,7 @@ def test_small_result_stays_in_the_rows(bench: Bench) -> None:
 
 @pytest.mark.parametrize("text", ["\x00\x07\x0b\ufffe", "a\r\nb", "😀 𠀀", '<&> "q"', "Cafe\u0301"])
 def test_result_keeps_its_characters(bench: Bench, text: str) -> None:
-    bench.vendors.script = [replace(ANSWER, text=text)]
+    bench.vendors.script = [ANSWER._replace(text=text)]
 
     bench.deliver()
 

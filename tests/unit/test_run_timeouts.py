@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -48,7 +47,7 @@ def taking(bench: Bench, latency_ms: int) -> Callable[[VendorCall], VendorAnswer
         bench.clock.advance(min(latency_ms, allowed_ms))
         if latency_ms > allowed_ms:
             raise VendorError("vendor_timeout", "It took too long.", retryable=True)
-        return replace(ANSWER, latency_ms=latency_ms)
+        return ANSWER._replace(latency_ms=latency_ms)
 
     return answer
 

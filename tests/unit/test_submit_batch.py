@@ -6,7 +6,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from sluiceway.domain.batch import BatchItem, KeptHit, Refusal
+from sluiceway.domain.batch import BatchItem, Refusal
 from sluiceway.domain.errors import (
     DegradedError,
     ForbiddenError,
@@ -14,7 +14,7 @@ from sluiceway.domain.errors import (
     StoreBusyError,
     ValidationFailedError,
 )
-from sluiceway.domain.freshness import Freshness
+from sluiceway.domain.freshness import Freshness, KeptHit
 from sluiceway.domain.job import ROW_OUTLIVES_DEADLINE_S
 from sluiceway.domain.request import MAX_BATCH_JOBS, SubmitRequest, batch_of
 from sluiceway.usecases.submit_batch import (

@@ -11,23 +11,20 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from sluiceway.domain.address import callback_of, may_call, target_of
 from sluiceway.domain.endpoint import EVENT_TYPES, NO_ENDPOINTS, Endpoint
-from sluiceway.domain.job import JobStatus
+from sluiceway.domain.job import MAX_URL_CHARACTERS, JobStatus
 from sluiceway.domain.webhook import (
     DETAIL_TYPES,
     GIVEN_UP_AFTER_S,
     MAX_RECEIVES,
-    MAX_URL_CHARACTERS,
     RETRY_DELAYS_S,
     JobEvent,
     a_test,
-    callback_of,
     deliveries,
     is_delivery_id,
-    may_call,
     retry_delay_s,
     signed_headers,
-    target_of,
 )
 
 from tests.fakes.examples import a_delivery

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 from sluiceway.adapters.http_webhooks import HttpWebhooks, look_up
+from sluiceway.domain.address import target_of
 from sluiceway.domain.errors import WebhookError
-from sluiceway.domain.webhook import target_of
 
 from tests.unit.logs import fresh_telemetry
 

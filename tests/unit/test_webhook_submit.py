@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from sluiceway.domain.errors import ValidationFailedError
-from sluiceway.domain.job import JobStatus
+from sluiceway.domain.job import MAX_CALLBACKS, JobStatus
 from sluiceway.domain.request import parse_submit
-from sluiceway.domain.webhook import MAX_CALLBACKS
 from sluiceway.usecases.submit_job import Accepted
 
 from tests.fakes.in_memory import InMemoryJobs

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from sluiceway.domain.batch import Batch, KeptHit, Refusal
 from sluiceway.domain.errors import (
     BusyError,
     MethodNotAllowedError,
@@ -16,7 +14,7 @@ from sluiceway.domain.errors import (
     SluicewayError,
     UnauthenticatedError,
 )
-from sluiceway.domain.freshness import CacheEntry, Freshness
+from sluiceway.domain.freshness import CacheEntry, Freshness, KeptHit
 from sluiceway.domain.job import Job, JobStatus
 from sluiceway.domain.times import rfc3339
 
@@ -178,8 +176,8 @@ def job_body(
         body["usage"] = {
             "input_tokens": job.input_tokens,
             "output_tokens": job.output_tokens,
-            "cost": _cost(job.cost_nanos),
-            "saved": _cost(job.saved_nanos),
+            "cost": cost(job.cost_nanos),
+            "saved": cost(job.saved_nanos),
         }
     if job.error is not None and not job.open:
         body["error"] = {
@@ -219,7 +217,7 @@ def job_reply(
     if status == 202:  # noqa: PLR2004
         headers["Location"] = body["urls"]["self"]
     if job.open:
-        headers["Retry-After"] = str(_poll_after_s(place))
+        headers["Retry-After"] = str(poll_after_s(place))
     return Reply(status, body, headers)
 
 
@@ -247,8 +245,8 @@ def usage_reply(first_day: str, last_day: str, rows: Iterable[UsageRow]) -> Repl
             "from_cache": row.from_cache,
             "input_tokens": row.input_tokens,
             "output_tokens": row.output_tokens,
-            "cost": _cost(row.cost_nanos),
-            "saved": _cost(row.saved_nanos),
+            "cost": cost(row.cost_nanos),
+            "saved": cost(row.saved_nanos),
         }
         for row in rows
     ]
@@ -356,103 +354,10 @@ def hit_body(hit: KeptHit, *, base_path: str) -> dict[str, Any]:
             "input_tokens": hit.input_tokens,
             "output_tokens": hit.output_tokens,
             "cost": 0,
-            "saved": _cost(hit.cost_nanos),
+            "saved": cost(hit.cost_nanos),
         },
         "metadata": {},
         "urls": {"self": f"{base_path}/jobs/{hit.hit_id}"},
-    }
-
-
-def batch_reply(
-    status: int,
-    batch: Batch,
-    jobs: Mapping[str, Job],
-    told: Mapping[str, dict[str, Any]],
-    *,
-    base_path: str,
-    now_ms: int,
-    places: Mapping[str, Place],
-) -> Reply:
-    """A batch as the partner sees it.
-
-    By ids of jobs and hits: `jobs` that there are, `places` of the open ones, and `told`, which is
-    `{"result": …}` or `{"result_url": …}` where there is one.
-    """
-    data: list[dict[str, Any]] = []
-    counts: Counter[str] = Counter()
-    for item in batch.items:
-        job = jobs.get(item.job_id or "")
-        if item.hit is not None:
-            shown = hit_body(item.hit, base_path=base_path) | told.get(item.hit.hit_id, {})
-        elif job is not None:
-            shown = job_body(
-                job,
-                base_path=base_path,
-                now_ms=now_ms,
-                deduplicated=item.deduplicated,
-                place=places.get(job.job_id),
-            ) | told.get(job.job_id, {})
-        else:
-            refusal = item.refusal or Refusal("job_not_found", "There is no such job any more.")
-            data.append({"custom_id": item.custom_id, "error": _refused(refusal)})
-            counts["failed"] += 1
-            continue
-        data.append({"custom_id": item.custom_id, "job": shown})
-        counts[_COUNTED_AS.get(shown["status"], shown["status"])] += 1
-    is_open = counts["in_progress"] > 0
-    url = f"{base_path}/batches/{batch.batch_id}"
-    body = {
-        "id": batch.batch_id,
-        "object": "batch",
-        "status": "in_progress" if is_open else "completed",
-        "created_at": rfc3339(batch.created_at_epoch_ms),
-        "request_counts": {"total": len(data)}
-        | {name: counts[name] for name in ("completed", "failed", "cancelled", "in_progress")},
-        "usage": _usage_of(batch, jobs),
-        "data": data,
-        "urls": {"self": url},
-    }
-    headers = {"Location": url} if status == 202 else {}  # noqa: PLR2004
-    if is_open:
-        longest_s = max(map(_poll_after_s, places.values()), default=LEAST_POLL_S)
-        headers["Retry-After"] = str(longest_s)
-    return Reply(status, body, headers)
-
-
-_COUNTED_AS = {
-    **dict.fromkeys(("queued", "processing", "retrying"), "in_progress"),
-    "dead_lettered": "failed",
-}
-"""States of jobs that `request_counts` has another word for."""
-
-
-def _refused(refusal: Refusal) -> dict[str, Any]:
-    """A refusal in the words of a problem."""
-    body: dict[str, Any] = {
-        "code": refusal.code,
-        "message": refusal.message,
-        "retryable": refusal.retry_after_s is not None or STATUS[refusal.code] >= 500,  # noqa: PLR2004
-    }
-    if refusal.errors:
-        body["errors"] = list(refusal.errors)
-    if refusal.retry_after_s is not None:
-        body["retry_after_s"] = refusal.retry_after_s
-    return body
-
-
-def _usage_of(batch: Batch, jobs: Mapping[str, Job]) -> dict[str, Any]:
-    """The sums; what several items share is counted once."""
-    hits = {item.hit.hit_id: item.hit for item in batch.items if item.hit is not None}
-    ended = [job for job in jobs.values() if job.result is not None]
-    called: list[KeptHit | Job] = [*hits.values(), *ended]
-    return {
-        "input_tokens": sum(one.input_tokens or 0 for one in called),
-        "output_tokens": sum(one.output_tokens or 0 for one in called),
-        "cost": _cost(sum(job.cost_nanos or 0 for job in ended)),
-        "saved": _cost(
-            sum(hit.cost_nanos for hit in hits.values())
-            + sum(job.saved_nanos or 0 for job in ended)
-        ),
     }
 
 
@@ -479,7 +384,7 @@ def dry_run_reply(
         "estimate": {
             "input_tokens": tokens[0],
             "output_tokens": tokens[1],
-            "cost": _cost(cost_nanos),
+            "cost": cost(cost_nanos),
         },
         "queue": _queue(place),
     }
@@ -553,11 +458,12 @@ LONGEST_POLL_S = 60
 """A job may end earlier than was thought: a call that failed, a line that others left."""
 
 
-def _poll_after_s(place: Place | None) -> int:
+def poll_after_s(place: Place | None) -> int:
     """Soon while the job may end at any moment, later when it has to wait for long."""
     after_s = 0 if place is None else math.ceil(place.look_in_ms / 1000)
     return min(max(LEAST_POLL_S, after_s), LONGEST_POLL_S)
 
 
-def _cost(nanos: int | None) -> float:
+def cost(nanos: int | None) -> float:
+    """In the unit of the catalogue's prices."""
     return (nanos or 0) / 1e9

@@ -13,6 +13,7 @@ if TYPE_CHECKING:  # the authorizer needs none of it, nor pydantic
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
+    from sluiceway.domain.address import Target
     from sluiceway.domain.backlog import Backlog
     from sluiceway.domain.batch import Batch
     from sluiceway.domain.catalogue import Model, Vendor
@@ -23,7 +24,7 @@ if TYPE_CHECKING:  # the authorizer needs none of it, nor pydantic
     from sluiceway.domain.lease import Lease
     from sluiceway.domain.ticket import Ticket
     from sluiceway.domain.usage import UsageRow
-    from sluiceway.domain.webhook import Attempt, Delivery, DeliveryRecord, Target
+    from sluiceway.domain.webhook import Attempt, Delivery, DeliveryRecord
 
 # ------------------------------------------------------------------------------------ jobs
 
@@ -218,7 +219,7 @@ class JobStore(Protocol):
     def add_callback(self, job: Job, url: str) -> Applied | Moved:
         """Adds an address to an open job's `callback_urls`; one that is there stays there once.
 
-        Moved: the job has ended, or has as many as it may have (`webhook.MAX_CALLBACKS`).
+        Moved: the job has ended, or has as many as it may have (`job.MAX_CALLBACKS`).
         """
         ...
 
@@ -272,8 +273,7 @@ class DueJob(NamedTuple):
     due_at_epoch_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class IndexedJob:
+class IndexedJob(NamedTuple):
     """As much of a row of that index as is counted."""
 
     status: str
@@ -421,8 +421,7 @@ class Backlogs(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class AuditRecord:
+class AuditRecord(NamedTuple):
     """Who did what when. Never changed, kept for 400 days."""
 
     at_epoch_ms: int
@@ -658,8 +657,7 @@ class JobQueue(Protocol):
 # ------------------------------------------------------------------------------------ vendor
 
 
-@dataclass(frozen=True, slots=True)
-class VendorAnswer:
+class VendorAnswer(NamedTuple):
     """What a vendor said, in one form for all vendors.
 
     `finish_reason` is `stop`, `length` or `tool_calls`; `content` holds the answer when it is more
@@ -680,8 +678,7 @@ class VendorAnswer:
         return self.finish_reason == "stop" and bool(self.text.strip())
 
 
-@dataclass(frozen=True, slots=True)
-class VendorCall:
+class VendorCall(NamedTuple):
     """One call. `body` is the frozen `{"input", "options"}` of the submit."""
 
     vendor: Vendor
@@ -832,8 +829,7 @@ class WebhookClient(Protocol):
 # ------------------------------------------------------------------------------------ keys
 
 
-@dataclass(frozen=True, slots=True)
-class PartnerKey:
+class PartnerKey(NamedTuple):
     """An API key as it is stored: everything but the key."""
 
     key_hash: str

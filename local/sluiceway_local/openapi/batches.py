@@ -4,10 +4,11 @@ from typing import Annotated, Literal
 
 from aws_lambda_powertools.event_handler.openapi.params import Body, Path
 from pydantic import Field
+from sluiceway.batch_http import batch_reply
 from sluiceway.domain.batch import Batch as Row
 from sluiceway.domain.batch import BatchItem, Refusal
 from sluiceway.domain.request import BatchRequest
-from sluiceway.http import Reply, batch_reply
+from sluiceway.http import Reply
 
 from sluiceway_local.openapi import samples
 from sluiceway_local.openapi.forms import (

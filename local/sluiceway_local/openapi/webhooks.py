@@ -6,9 +6,9 @@ from typing import Annotated, Any, Literal
 from aws_lambda_powertools.event_handler.openapi.params import Body, Path, Query
 from pydantic import Field
 from sluiceway.domain.endpoint import CALLBACKS, Endpoint, EventType
-from sluiceway.domain.request import RotateRequest, WebhookRequest
 from sluiceway.domain.webhook import DELIVERY_PREFIX, DeliveryRecord, DeliveryStatus
 from sluiceway.domain.webhook import Delivery as Queued
+from sluiceway.domain.webhook_request import RotateRequest, WebhookRequest
 from sluiceway.http import Reply, delivery_body, list_reply, webhook_body
 from sluiceway.usecases.list_jobs import DEFAULT_LIMIT, MAX_LIMIT
 

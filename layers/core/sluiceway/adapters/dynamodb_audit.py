@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import asdict
 from datetime import UTC, datetime
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
@@ -41,7 +40,7 @@ class DynamoDBAudit:
                 key,
                 item={
                     **key,
-                    **asdict(record),
+                    **record._asdict(),
                     "ttl_epoch_s": record.at_epoch_ms // 1000 + KEPT_S,
                 },
                 condition="attribute_not_exists(#job_id)",

@@ -6,9 +6,9 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from sluiceway.adapters.dynamodb import Table, Write, members
-from sluiceway.domain.batch import Batch, BatchItem, KeptHit, Refusal
+from sluiceway.domain.batch import Batch, BatchItem, Refusal
 from sluiceway.domain.errors import DamagedRowError
-from sluiceway.domain.freshness import Freshness
+from sluiceway.domain.freshness import Freshness, KeptHit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -24,6 +24,7 @@ from sluiceway.domain.gate import Shut
 from sluiceway.domain.job import (
     CLAIM_OUTLIVES_DEADLINE_MS,
     LANES,
+    MAX_CALLBACKS,
     OPEN,
     Job,
     JobError,
@@ -34,7 +35,6 @@ from sluiceway.domain.job import (
 )
 from sluiceway.domain.lease import CLOCK_SKEW_MS, ROW_OUTLIVES_LEASE_S, Lease, is_free
 from sluiceway.domain.payload import Payload
-from sluiceway.domain.webhook import MAX_CALLBACKS
 from sluiceway.ports import (
     Applied,
     BudgetSpent,

@@ -13,8 +13,8 @@ from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import TYPE_CHECKING
 
 from sluiceway.adapters.http_outbound import HttpOutbound
+from sluiceway.domain.address import Target, may_call
 from sluiceway.domain.errors import WebhookError
-from sluiceway.domain.webhook import Target, may_call
 
 if TYPE_CHECKING:
     import httpx

@@ -5,47 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sluiceway.domain import ids
-
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from sluiceway.domain.freshness import CacheEntry, Freshness
-
-
-@dataclass(frozen=True, slots=True)
-class KeptHit:
-    """A hit as it was given out, without its result: what is told of it later, too."""
-
-    cache_key: str
-    model: str
-    freshness: Freshness
-    age_s: int
-    """When it was given out."""
-    stored_at_epoch_ms: int
-    input_tokens: int
-    output_tokens: int
-    cost_nanos: int
-    """What the call had cost, in 1e-9 of the prices' unit: the hit saves it."""
-
-    @classmethod
-    def of(cls, entry: CacheEntry, freshness: Freshness, now_ms: int) -> KeptHit:
-        """The entry as it is given out now."""
-        return cls(
-            cache_key=entry.cache_key,
-            model=entry.model,
-            freshness=freshness,
-            age_s=entry.age_s(now_ms),
-            stored_at_epoch_ms=entry.stored_at_epoch_ms,
-            input_tokens=entry.input_tokens,
-            output_tokens=entry.output_tokens,
-            cost_nanos=entry.cost_nanos,
-        )
-
-    @property
-    def hit_id(self) -> str:
-        """The id under which its result is fetched."""
-        return ids.hit_id(self.cache_key)
+    from sluiceway.domain.freshness import KeptHit
 
 
 @dataclass(frozen=True, slots=True)

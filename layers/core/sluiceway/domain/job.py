@@ -79,6 +79,12 @@ class JobStatus(StrEnum):
 
 OPEN = frozenset({JobStatus.QUEUED, JobStatus.PROCESSING, JobStatus.RETRYING})
 
+MAX_URL_CHARACTERS = 2048
+"""Of a callback."""
+
+MAX_CALLBACKS = 10
+"""Of one job: each duplicate of an open job may bring another."""
+
 
 @dataclass(frozen=True, slots=True)
 class JobError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -20,11 +20,10 @@ from pydantic import (
 )
 
 from sluiceway.domain import strict_json
-from sluiceway.domain.endpoint import DEFAULT_OVERLAP_S, MAX_OVERLAP_S, EventType
 from sluiceway.domain.errors import PayloadTooLargeError, ValidationFailedError
 from sluiceway.domain.ids import NAME_PATTERN
+from sluiceway.domain.job import MAX_URL_CHARACTERS
 from sluiceway.domain.keys import CACHE_KEY_PATTERN
-from sluiceway.domain.webhook import MAX_URL_CHARACTERS, callback_of
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -58,7 +57,7 @@ def _whole(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-_WHOLE = BeforeValidator(_whole)
+WHOLE = BeforeValidator(_whole)
 Address = Annotated[
     str, Field(json_schema_extra={"format": "uri", "maxLength": MAX_URL_CHARACTERS})
 ]
@@ -67,6 +66,13 @@ Address = Annotated[
 ShortText = Annotated[str, StringConstraints(min_length=1, max_length=64)]
 Objects = Annotated[list[dict[str, Any]], Field(fail_fast=True)]
 """A fault is told of the first only: a body has room for half a million."""
+
+
+def callable_url(url: str, info: ValidationInfo) -> str:
+    """The URL in one form. Raises ValueError for one that is never called."""
+    from sluiceway.domain.address import callback_of  # noqa: PLC0415 - few requests name one
+
+    return callback_of(url, local=bool((info.context or {}).get("local")))
 
 
 class Strict(BaseModel):
@@ -106,9 +112,9 @@ class CacheRequest(Strict):
     mode: Literal["use", "refresh", "bypass", "only"] = "use"
     """What the cache may answer: `use` what it has, ask the vendor anew and keep the result
     (`refresh`) or not look (`bypass`), or `only` what it has."""
-    max_age_s: Annotated[int, Field(ge=0, le=MAX_AGE_S), _WHOLE] | None = None
+    max_age_s: Annotated[int, Field(ge=0, le=MAX_AGE_S), WHOLE] | None = None
     """No answer that was older when the request came in."""
-    ttl_s: Annotated[int, Field(ge=1, le=MAX_AGE_S), _WHOLE] | None = None
+    ttl_s: Annotated[int, Field(ge=1, le=MAX_AGE_S), WHOLE] | None = None
     """The result is served no longer; the model's own times hold, too."""
     no_store: bool = False
     """The result is not cached."""
@@ -136,7 +142,7 @@ class SubmitRequest(Strict):
     """Sent to the vendor as they are, and a part of the keys."""
     priority: Lane | None = None
     """The lane; without it `batch` for heavy models, else `interactive`."""
-    cache: CacheRequest = CacheRequest()
+    cache: CacheRequest = CacheRequest.model_construct()
     locale: Annotated[str, StringConstraints(min_length=2, max_length=35)] | None = None
     """A part of the keys, not sent."""
     safety_profile: ShortText | None = None
@@ -149,7 +155,7 @@ class SubmitRequest(Strict):
     """Where the job's webhooks go: https on port 443."""
     max_cost: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     """In the unit of the catalogue's prices: a job that may cost more is refused."""
-    deadline_s: Annotated[int, Field(ge=1, le=MAX_DEADLINE_S), _WHOLE] = DEFAULT_DEADLINE_S
+    deadline_s: Annotated[int, Field(ge=1, le=MAX_DEADLINE_S), WHOLE] = DEFAULT_DEADLINE_S
     """A job that is still open after so long fails."""
 
     @field_validator("options")
@@ -167,7 +173,7 @@ class SubmitRequest(Strict):
     def _callback_may_be_called(cls, url: str | None, info: ValidationInfo) -> str | None:
         if url is None:
             return None
-        return callback_of(url, local=bool((info.context or {}).get("local")))
+        return callable_url(url, info)
 
     def plain_input(self) -> Any:
         """`input` as JSON values: the text, or `{"messages": [...]}` with what came in only."""
@@ -227,36 +233,6 @@ class InvalidateRequest(Strict):
         return self
 
 
-class WebhookRequest(Strict):
-    """An address to register, and what it is to be told."""
-
-    url: Address
-    """https on port 443."""
-    events: Annotated[list[EventType], Field(min_length=1)] = Field(
-        default_factory=lambda: [*get_args(EventType)]
-    )
-    """All, unless there are some."""
-    description: Annotated[str, StringConstraints(max_length=256)] = ""
-    """The partner's own words."""
-
-    @field_validator("url")
-    @classmethod
-    def _url_may_be_called(cls, url: str, info: ValidationInfo) -> str:
-        return callback_of(url, local=bool((info.context or {}).get("local")))
-
-    @field_validator("events")
-    @classmethod
-    def _each_once(cls, events: list[EventType]) -> list[EventType]:
-        return [one for one in get_args(EventType) if one in events]
-
-
-class RotateRequest(Strict):
-    """How long the secrets before the new one go on signing."""
-
-    overlap_s: Annotated[int, Field(ge=0, le=MAX_OVERLAP_S), _WHOLE] = DEFAULT_OVERLAP_S
-    """Seconds."""
-
-
 def parse_submit(body: bytes, *, local: bool = False) -> SubmitRequest:
     """The submit in a body.
 
@@ -283,19 +259,6 @@ def batch_of(value: Any) -> BatchRequest:
 def parse_invalidation(value: Any) -> InvalidateRequest:
     """What to invalidate, of parsed JSON. Raises ValidationFailedError."""
     return validated(InvalidateRequest, value)
-
-
-def parse_webhook(value: Any, *, local: bool = False) -> WebhookRequest:
-    """What to register, of parsed JSON; `local` as in `parse_submit`.
-
-    Raises ValidationFailedError.
-    """
-    return validated(WebhookRequest, value, local=local)
-
-
-def parse_rotation(value: Any) -> RotateRequest:
-    """How to rotate, of parsed JSON. Raises ValidationFailedError."""
-    return validated(RotateRequest, value)
 
 
 def validated(schema: type[_Request], value: Any, *, local: bool = False) -> _Request:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from sluiceway.batch_http import batch_reply
 from sluiceway.domain import ids
 from sluiceway.domain.errors import SluicewayError, StoreBusyError
 from sluiceway.domain.request import BatchRequest, SubmitRequest, batch_of
-from sluiceway.http import MAX_REPLY_BYTES, Reply, batch_reply, result_body, with_rate
+from sluiceway.http import MAX_REPLY_BYTES, Reply, result_body, with_rate
 from sluiceway.routes.idempotency import answered_once
 from sluiceway.routes.jobs import applied, submit, wanted_wait_s
 from sluiceway.routes.request import UNEXPECTED, Request

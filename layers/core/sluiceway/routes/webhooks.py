@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from sluiceway.domain.endpoint import get, removed
 from sluiceway.domain.errors import InvalidRequestError, StoreBusyError
-from sluiceway.domain.request import WebhookRequest, parse_rotation, parse_webhook
 from sluiceway.domain.webhook import is_delivery_id
+from sluiceway.domain.webhook_request import WebhookRequest, parse_rotation, parse_webhook
 from sluiceway.http import Reply, delivery_body, list_reply, webhook_body
 from sluiceway.ports import AuditRecord
 from sluiceway.routes.idempotency import answered_once

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from sluiceway.domain.address import Target, target_of
 from sluiceway.domain.endpoint import Endpoint, disabled, enabled, find, signing_keys
 from sluiceway.domain.errors import StoreBusyError, WebhookError
 from sluiceway.domain.webhook import (
@@ -20,10 +21,8 @@ from sluiceway.domain.webhook import (
     Attempt,
     Delivery,
     DeliveryStatus,
-    Target,
     retry_delay_s,
     signed_headers,
-    target_of,
 )
 
 if TYPE_CHECKING:

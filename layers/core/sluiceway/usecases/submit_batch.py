@@ -6,8 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from sluiceway.domain.batch import Batch, BatchItem, KeptHit, Refusal
+from sluiceway.domain.batch import Batch, BatchItem, Refusal
 from sluiceway.domain.errors import BusyError, DegradedError, RejectedError, SluicewayError
+from sluiceway.domain.freshness import KeptHit
 from sluiceway.domain.job import ROW_OUTLIVES_DEADLINE_S, Job
 from sluiceway.domain.keys import digest_of
 from sluiceway.domain.request import BatchRequest, SubmitRequest, submit_of

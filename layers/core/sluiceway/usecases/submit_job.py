@@ -22,6 +22,7 @@ from sluiceway.domain.errors import (
 )
 from sluiceway.domain.freshness import REFRESH_DEADLINE_S, CacheEntry, Freshness
 from sluiceway.domain.job import (
+    MAX_CALLBACKS,
     ROW_OUTLIVES_DEADLINE_S,
     SEND_STARTS_WITHIN_MS,
     Job,
@@ -30,7 +31,6 @@ from sluiceway.domain.job import (
 )
 from sluiceway.domain.keys import Work, keys_of
 from sluiceway.domain.payload import INLINE_INPUT_BYTES, Payload
-from sluiceway.domain.webhook import MAX_CALLBACKS
 from sluiceway.ports import (
     Applied,
     Backlogs,
