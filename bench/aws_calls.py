@@ -566,7 +566,7 @@ class Gateway:
         recorder: Recorder,
     ) -> None:
         """`catalogue` takes the place of the one that is deployed."""
-        self._local = local
+        self.local = local
         self._simulator = simulator
         self._sqs = emulator.client("sqs", local.endpoint_url)
         self._inbox: defaultdict[str, list[Record]] = defaultdict(list)
@@ -610,14 +610,14 @@ class Gateway:
 
     def forget_state(self) -> None:
         """The next submit and run read the state, as each process does after 5 s."""
-        coordination = self._local.outputs["CoordinationTableName"]
+        coordination = self.local.outputs["CoordinationTableName"]
         for state in (self._api_state, self._run_state):
             table = Table(boto3.client("dynamodb"))
             state.grow_old(DynamoDBState(table, coordination, clock=bootstrap.SystemClock()))
 
     def forget_picture(self) -> None:
         """The next look at a place reads it, as each process does after 2 s."""
-        coordination = self._local.outputs["CoordinationTableName"]
+        coordination = self.local.outputs["CoordinationTableName"]
         table, clock = Table(boto3.client("dynamodb")), bootstrap.SystemClock()
         self._picture.grow_old(DynamoDBBacklogs(table, coordination, clock=clock))
 
@@ -627,7 +627,7 @@ class Gateway:
         event = {
             "type": "REQUEST",
             "methodArn": arn,
-            "headers": {"Authorization": f"Bearer {self._local.partners['acme']}"},
+            "headers": {"Authorization": f"Bearer {self.local.partners['acme']}"},
         }
         answer = self._authorize.handle(event, Context("authorize"), self._authorize_deps)
         effect = answer["policyDocument"]["Statement"][0]["Effect"]
@@ -659,7 +659,7 @@ class Gateway:
     def receive(self, job_id: str, lane: str = "interactive") -> Record:
         """The job's message, as Lambda's poller would hand it over."""
         names = {"interactive": "InteractiveQueueUrl", "batch": "BatchQueueUrl"}
-        url = self._local.outputs[names[lane]]
+        url = self.local.outputs[names[lane]]
         for _ in range(20):
             if self._inbox[job_id]:
                 return self._inbox[job_id].pop(0)
@@ -694,7 +694,7 @@ class Gateway:
         record = self.receive(job_id)
         self.deliver(record)
         self._sqs.delete_message(
-            QueueUrl=self._local.outputs["InteractiveQueueUrl"],
+            QueueUrl=self.local.outputs["InteractiveQueueUrl"],
             ReceiptHandle=record["receiptHandle"],
         )
 
@@ -1254,11 +1254,12 @@ def _undisturbed() -> Iterator[None]:
 
 
 def _pause_deployed_workers(local: LocalStack) -> None:
-    """The deployed worker would take the messages of the one in this process."""
+    """What is deployed would take the messages of what is in this process."""
     client = emulator.client("lambda", local.endpoint_url)
-    name = local.outputs["RunJobFunctionName"]
-    for mapping in client.list_event_source_mappings(FunctionName=name)["EventSourceMappings"]:
-        client.update_event_source_mapping(UUID=mapping["UUID"], Enabled=False)
+    for function in ("RunJobFunctionName", "DeliverWebhookFunctionName"):
+        name = local.outputs[function]
+        for mapping in client.list_event_source_mappings(FunctionName=name)["EventSourceMappings"]:
+            client.update_event_source_mapping(UUID=mapping["UUID"], Enabled=False)
 
 
 def _use(local: LocalStack) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from sluiceway import bootstrap
 from sluiceway.domain.errors import SluicewayError, StoreBusyError
-from sluiceway.routes import table
+from sluiceway.routes import jobs, table  # noqa: F401 - most requests are about jobs
 from sluiceway.routes.request import UNEXPECTED, ApiDeps, Request
 
 if TYPE_CHECKING:
