@@ -197,7 +197,7 @@ class Tables:
         `results`: the Cache table.
         """
         self._client = client
-        self._cache = results
+        self.results = results
         self.coordination = coordination
         self._described = cache(lambda name: client.describe_table(TableName=name)["Table"])
 
@@ -241,7 +241,7 @@ class Tables:
     def make_stale(self, cache_key: str) -> None:
         """Moves an entry's soft expiry into the past."""
         self._client.update_item(
-            TableName=self._cache,
+            TableName=self.results,
             Key={"cache_key": {"S": cache_key}},
             UpdateExpression="SET soft_expires_at_epoch_ms = :past",
             ExpressionAttributeValues={":past": {"N": "1"}},
@@ -249,7 +249,7 @@ class Tables:
 
     def refresh_of(self, cache_key: str) -> str:
         """The id of the refresh job that the entry names."""
-        row = self.row(self._cache, {"cache_key": {"S": cache_key}}) or {}
+        row = self.row(self.results, {"cache_key": {"S": cache_key}}) or {}
         return str(row["refresh_job_id"]["S"])
 
     def put_back(self, claims: Mapping[str, Item]) -> None:
@@ -290,6 +290,8 @@ class Call:
     """By a condition; nothing was written."""
     units: Units = Units()
     """By AWS's rules."""
+    cache_units: Units = Units()
+    """Of `units`, those of rows of the cache."""
     reported: Units = Units()
     """By the emulator."""
 
@@ -364,6 +366,9 @@ class Recorder:
         call.refused = code in {"ConditionalCheckFailedException", "TransactionCanceledException"}
         if code is None or call.refused:
             call.units = self._units(done)
+            cached = [one for one in done.targets if one.table == self._tables.results]
+            if cached:
+                call.cache_units = self._units(_Open(call, done.params, cached))
 
     def _targets(self, operation: str, params: Mapping[str, Any]) -> Iterator[Target]:
         requests: Iterable[Mapping[str, Any]] = [params]
@@ -631,7 +636,7 @@ class Gateway:
         }
         answer = self._authorize.handle(event, Context("authorize"), self._authorize_deps)
         effect = answer["policyDocument"]["Statement"][0]["Effect"]
-        _expect("the policy", effect, "Allow")
+        expect("the policy", effect, "Allow")
 
     def submit(
         self,
@@ -645,16 +650,16 @@ class Gateway:
     ) -> str:
         """The id in the answer, "" in a refusal; it must have this status and mark."""
         body = {"model": model, "input": prompt, "priority": priority}
-        answer = self._ask("POST", "/jobs", tenant, json.dumps(body))
-        _expect("the answer to a submit", answer[0], status)
-        _expect("deduplicated", answer[1].get("deduplicated", False), deduplicated)
+        answer = self.ask("POST", "/jobs", tenant, json.dumps(body))
+        expect("the answer to a submit", answer[0], status)
+        expect("deduplicated", answer[1].get("deduplicated", False), deduplicated)
         return str(answer[1].get("id", ""))
 
     def fetch(self, job_id: str, *, status: str) -> None:
         """Gets a job, which must have this status."""
-        http_status, body = self._ask("GET", f"/jobs/{job_id}", "acme", None)
-        _expect("the answer to a fetch", http_status, 200)
-        _expect("the job's status", body["status"], status)
+        http_status, body = self.ask("GET", f"/jobs/{job_id}", "acme", None)
+        expect("the answer to a fetch", http_status, 200)
+        expect("the job's status", body["status"], status)
 
     def receive(self, job_id: str, lane: str = "interactive") -> Record:
         """The job's message, as Lambda's poller would hand it over."""
@@ -670,7 +675,7 @@ class Gateway:
                 MessageSystemAttributeNames=["All"],
             )
             for message in answer.get("Messages", []):
-                record = _record(message, url)
+                record = record_of(message, url)
                 self._inbox[json.loads(record["body"])["job_id"]].append(record)
         raise report.NotMeasuredError(f"no message of {job_id} came")
 
@@ -687,7 +692,7 @@ class Gateway:
             vendors = _Interrupted(self._worker.vendors, meanwhile)
             deps = deps._replace(worker=lambda: self._worker._replace(vendors=vendors))
         answer = self._run.handle({"Records": [record]}, Context("run_job"), deps)
-        _expect("acknowledged", not answer["batchItemFailures"], acknowledged)
+        expect("acknowledged", not answer["batchItemFailures"], acknowledged)
 
     def run(self, job_id: str) -> None:
         """Receives and runs a job whose message is acknowledged; the message is deleted."""
@@ -698,9 +703,10 @@ class Gateway:
             ReceiptHandle=record["receiptHandle"],
         )
 
-    def _ask(
+    def ask(
         self, method: str, path: str, tenant: str, body: str | None
     ) -> tuple[int, dict[str, Any]]:
+        """A request to the API: the answer's status and body."""
         event = api_event(method, path, tenant, body)
         answer = self._api.handle(event, Context("api"), self._api_deps)
         return answer["statusCode"], json.loads(answer["body"])
@@ -746,7 +752,8 @@ def function(name: str) -> ModuleType:
     return module
 
 
-def _record(message: Mapping[str, Any], queue_url: str) -> Record:
+def record_of(message: Mapping[str, Any], queue_url: str) -> Record:
+    """A received message as Lambda hands it over."""
     return {
         "messageId": message["MessageId"],
         "receiptHandle": message["ReceiptHandle"],
@@ -759,7 +766,8 @@ def _record(message: Mapping[str, Any], queue_url: str) -> Record:
     }
 
 
-def _expect(what: str, found: object, expected: object) -> None:
+def expect(what: str, found: object, expected: object) -> None:
+    """Raises NotMeasuredError when it went another way."""
     if found != expected:
         raise report.NotMeasuredError(f"{what}: {found!r}, not {expected!r}")
 
@@ -1254,11 +1262,11 @@ def _undisturbed() -> Iterator[None]:
 
 
 def _pause_deployed_workers(local: LocalStack) -> None:
-    """What is deployed would take the messages of what is in this process."""
+    """The deployed worker and deliverer would take the messages of those in this process."""
     client = emulator.client("lambda", local.endpoint_url)
-    for function in ("RunJobFunctionName", "DeliverWebhookFunctionName"):
-        name = local.outputs[function]
-        for mapping in client.list_event_source_mappings(FunctionName=name)["EventSourceMappings"]:
+    for output in ("RunJobFunctionName", "DeliverWebhookFunctionName"):
+        found = client.list_event_source_mappings(FunctionName=local.outputs[output])
+        for mapping in found["EventSourceMappings"]:
             client.update_event_source_mapping(UUID=mapping["UUID"], Enabled=False)
 
 

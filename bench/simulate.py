@@ -14,7 +14,6 @@ import itertools
 import json
 import math
 import random
-import re
 import sys
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -51,23 +50,19 @@ from sluiceway.usecases.sweep_jobs import (
     WOKEN_AFTER_S,
 )
 from sluiceway.usecases.wake_jobs import POLL_EVERY_MS, to_wake
+from sluiceway_cli import costs
+from sluiceway_cli.costs import LIST, MILLION, STACK, UPDATE_MS, WAITS_MS
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # run as a script, it knows its folder only
 
-from bench import cache_cost, report
-from bench.cache_cost import MILLION, WAITS_MS, price
+from bench import report
 from tests.fakes.in_memory import InMemoryGates, InMemoryLatencies, World
-
-MARKERS = ("<!-- simulate -->", "<!-- /simulate -->")
 
 SEED = 5
 HOLD_MAX_S = 15.0
 """The default of the catalogue."""
 
 # ------------------------------------------------------------------------------------ assumed
-
-UPDATE_MS = 8
-"""Of one conditional write, as WAITS_MS has the other calls."""
 
 PICK_UP_S = 0.02
 """From a free worker and a visible message to the handler's start; not billed."""
@@ -87,7 +82,6 @@ COUNT_S = 0.0001
 """The sweeper reads one row of the index at 256 MB (docs/benchmarks.md)."""
 
 COUNT_MOST_S = 20.0
-SWEEPER_MB = 256
 SWEEP_S = 60.0
 SWEEPER_ENDS_S = 55.0
 """Between two sweeps, and the function's time (template.yaml)."""
@@ -952,13 +946,13 @@ def _once_a_second(contending: Callable[..., Any]) -> Callable[..., Any]:
 # ------------------------------------------------------------------------------------ the runs
 
 
-HOUR_S = 300.0
+HOUR_S = 200.0
 """So much of each hour is simulated, after a minute of warm-up."""
 
-LADDER = {2: 30.0, 4: 15.0}
+LADDER = {2: 20.0, 4: 10.0}
 """Times the peak, and seconds that are simulated."""
 
-SIZES = {"10": (0.02, 1800.0), "100": (0.2, 300.0), "500": (1.0, 90.0)}
+SIZES = {"10": (0.02, 1200.0), "100": (0.2, 150.0), "500": (1.0, 60.0)}
 """Workers: the part of load and quotas, and seconds that are simulated."""
 
 NIGHT_BATCH = 0.9
@@ -1114,29 +1108,19 @@ COUNTER_SHARDS = 8
 # ------------------------------------------------------------------------------------ money
 
 
-def counted(path: str) -> tuple[float, float]:
-    """Read and write units of a path with answers of 10 KB, as docs/benchmarks.md has them."""
-    text = report.DOCUMENT.read_text("utf-8")
-    cells = re.search(rf"^\| {re.escape(path)} \|(.*)\|$", text, re.MULTILINE)
-    if cells is None:
-        raise ValueError(f"{report.DOCUMENT.name} has no figures of {path!r}")
-    columns = [cell.strip() for cell in cells[1].split("|")]
-    if "," in path:  # of the calls of each path
-        return float(columns[3]), float(columns[4])
-    read, write = (float(columns[at].split(" / ")[1]) for at in (1, 2))
-    return read, write
+ANSWER_KB = 10
 
 
 API_MS = {"submit": 30, "get": 8}
 """Billed, of a warm function."""
 
-PARK_PATH = "run, retryable error"
+PARK_PATH = "retryable error"
 """A park reads and writes the same rows."""
 
 
 def cost(figures: Figures) -> dict[str, float]:
     """USD of a million requests, by service."""
-    mb = cache_cost.memory_mb()
+    mb, paths = STACK.memory_mb, costs.counted().paths
     hits, new = figures.requests - figures.came, figures.came
     parks = figures.parks.total()
     runs = figures.runs - parks
@@ -1149,21 +1133,22 @@ def cost(figures: Figures) -> dict[str, float]:
     )
     read = write = 0.0
     for count, path in of_paths:
-        one_read, one_write = counted(path)
-        read, write = read + count * one_read, write + count * one_write
+        step = paths[path].step(0, ANSWER_KB)
+        read, write = read + count * step.read_units, write + count * step.write_units
     read += max(0, runs - figures.ended) + figures.looks  # copies read their job
     write += 3 * figures.looks + sum(
         units for name, units in figures.units.items() if name.split()[0] in {"gate", "room"}
     )
     gb_s = sum(figures.busy_s.values()) * mb["run_job"] / 1024
-    gb_s += figures.measured_s * SWEEPER_MB / 1024
+    gb_s += figures.measured_s * mb["sweep_jobs"] / 1024
     gb_s += (new * API_MS["submit"] + (new + hits) * API_MS["get"]) / 1000 * mb["api"] / 1024
     messages = new + figures.sends + 2 * figures.runs
     parts = {
-        "DynamoDB": read * price("read") + write * price("write"),
-        "Lambda": (figures.runs + 2 * new + hits) * price("invocation") + gb_s * price("gb_second"),
-        "API Gateway": (2 * new + hits) * price("request"),
-        "SQS": messages * (price("message") + price("fair")),
+        "DynamoDB": read * LIST.one("read") + write * LIST.one("write"),
+        "Lambda": (figures.runs + 2 * new + hits) * LIST.one("invocation")
+        + gb_s * LIST.one("gb_second"),
+        "API Gateway": (2 * new + hits) * LIST.one("request"),
+        "SQS": messages * (LIST.one("message") + LIST.one("fair")),
     }
     return {name: usd / figures.requests * MILLION for name, usd in parts.items()}
 
@@ -1330,12 +1315,15 @@ def contract_table(found: Findings) -> Table:
     return head, lines
 
 
+MONEY = "What a million requests cost"
+
+
 def sections(found: Findings) -> dict[str, Table]:
     """All tables by their titles."""
     return {
         "Two hours of a day of 10 million requests": hours_table(found),
         "Waits by lane and by tenant": waits_table(found),
-        "What a million requests cost": cost_table(found),
+        MONEY: cost_table(found),
         "Where it breaks first, % of what each part takes": ladder_table(found),
         "Policies side by side": policy_table(found),
         "When the vendor's limit is not known": unknown_table(found),
@@ -1343,25 +1331,32 @@ def sections(found: Findings) -> dict[str, Table]:
     }
 
 
-def report_text(found: Findings) -> str:
-    """For a terminal."""
-    return "\n\n".join(
-        f"{title}\n{report.as_text(*table)}" for title, table in sections(found).items()
+def cost_bars(found: Findings) -> report.Bars:
+    """What a million requests cost, by service."""
+    bills = {name: cost(figures) for name, figures in found.hours.items()}
+    services = list(next(iter(bills.values())))
+    return report.Bars(
+        name="cost",
+        title="What a million requests cost in an hour of that day",
+        y="USD a million requests",
+        names=services,
+        series={name: [round(bill[one], 2) for one in services] for name, bill in bills.items()},
     )
 
 
-def report_markdown(found: Findings) -> str:
-    """The section of docs/benchmarks.md."""
-    parts = [report.made_with("bench/simulate.py --markdown")]
+def parts(found: Findings) -> list[report.Part]:
+    """For people."""
+    parts: list[report.Part] = []
     for title, table in sections(found).items():
-        parts += ["", f"### {title}", "", report.as_markdown(*table)]
-    return "\n".join(parts)
+        parts.append(report.Table(title, *table))
+        if title == MONEY:
+            parts.append(cost_bars(found))
+    return parts
 
 
-def report_json(found: Findings) -> dict[str, Any]:
+def figures(found: Findings) -> dict[str, Any]:
     """For programs."""
     return {
-        "machine": report.machine(),
         "seed": SEED,
         "tables": {
             title: [dict(zip(head, line, strict=True)) for line in lines]
@@ -1461,9 +1456,9 @@ def _told_check(given: argparse.Namespace) -> int:
     burst = Burst(halved=given.scenario == "halved", overhead_s=given.overhead_s)
     if not given.against:
         lines = [[name, f"{value:.3g}"] for name, value in check(burst).items()]
-        print(report.as_text(["figure", "simulated"], lines))
+        print(report.as_markdown(["figure", "simulated"], lines))
         return 0
-    told = json.loads(Path(given.against).read_text())
+    told = json.loads(Path(given.against).read_text())["figures"]
     measured = next(one for one in told["bursts"] if one["scenario"] == given.scenario)
     setting = told["setting"]
     burst = replace(
@@ -1473,7 +1468,7 @@ def _told_check(given: argparse.Namespace) -> int:
         latency_s=setting["latency_s"],
     )
     table, near = compare(check(burst), measured, given.tolerance)
-    print(report.as_text(*table))
+    print(report.as_markdown(*table))
     return 0 if near else 1
 
 
@@ -1494,13 +1489,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _told_check(given)
     days = hours()
     found = Findings(days, ladder(days["peak"]), policies(), unknown_limits(), contracts())
-    report.tell(
-        given,
-        MARKERS,
-        as_json=lambda: report_json(found),
-        section=lambda: report_markdown(found),
-        text=lambda: report_text(found),
-    )
+    report.tell(given, "simulate", figures=figures(found), parts=parts(found), also=("simpy",))
     return 0
 
 

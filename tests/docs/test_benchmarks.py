@@ -5,10 +5,12 @@ What is measured on a machine is not checked here: `make bench` makes it anew.
 
 from __future__ import annotations
 
+import json
 import re
 from typing import TYPE_CHECKING
 
 import pytest
+from sluiceway_cli import costs
 
 from bench import aws_calls, cache_cost, early_refresh, report, simulate
 
@@ -74,15 +76,50 @@ def test_each_path_has_its_figures() -> None:
 
 @pytest.mark.parametrize(
     "table",
-    [cache_cost.price_table(), cache_cost.break_even_table()],
-    ids=["prices", "break-even"],
+    [cache_cost.price_table(), cache_cost.object_table(), cache_cost.idle_table()],
+    ids=["prices", "objects", "idle"],
 )
 def test_computed_table_is_up_to_date(table: Table) -> None:
     assert report.as_markdown(*table) in between("cache_cost")
 
 
+def test_counts_of_the_command_line_are_those_of_the_results() -> None:
+    saved = report.saved("cache_cost")["figures"]["counts"]
+
+    assert costs.Counts.parse(json.dumps(saved)) == costs.counted()
+
+
+SAME_PATHS = {
+    "authorize": "authorize, policy not cached",
+    "fresh hit": "submit, cache hit, fresh",
+    "stale hit, refresh queued already": "submit, stale hit, refresh queued",
+    "stale hit that queues a refresh": "submit, stale hit that queues a refresh",
+    "miss: submit": "submit, fresh",
+    "miss: run": "run, first attempt succeeds",
+    "miss: get": "get, completed job",
+    "poll": "get, open job",
+    "refresh: run": "run, refresh",
+    "retryable error": "run, retryable error",
+}
+"""Those of the costs and those of the calls."""
+
+
+@pytest.mark.parametrize("path", SAME_PATHS)
+def test_counts_of_the_command_line_are_those_of_the_calls(path: str) -> None:
+    (cells,) = re.findall(
+        rf"^\| {re.escape(SAME_PATHS[path])} \|((?:[^|]*\|){{8}})$",
+        between("aws_calls"),
+        re.MULTILINE,
+    )
+    *_, by_operation, _ = cells.split("|")
+    counted = next(iter(costs.counted().paths[path].by_answer.values()))
+
+    told = {operation: int(many) for many, operation in re.findall(r"(\d+) (\w+)", by_operation)}
+    assert counted.calls == told
+
+
 def test_assumed_waits_are_those_of_the_text() -> None:
-    waits = cache_cost.WAITS_MS
+    waits = costs.WAITS_MS
 
     told = (
         f"{waits['GetItem']} ms for a read, {waits['TransactWriteItems']} ms for a transaction, "
@@ -90,7 +127,7 @@ def test_assumed_waits_are_those_of_the_text() -> None:
         f"{waits['GetObject']} ms for an S3 read"
     )
     assert told in TEXT
-    assert f"The vendor takes {cache_cost.VENDOR_S} s" in TEXT
+    assert f"The vendor takes {costs.Workload().vendor_s:g} s" in TEXT
     assert f"Each figure is of {cache_cost.TIMED} events after {cache_cost.WARM_UP} others" in TEXT
     assert f"over {early_refresh.REFRESHES} refreshes for each figure" in TEXT
 

@@ -146,7 +146,7 @@ def test_check_compares_each_figure(figure: str, off: float, code: int, tmp_path
         "bursts": [{"scenario": "halved"}, measured],
     }
     file = tmp_path / "burst.json"
-    file.write_text(json.dumps(told))
+    file.write_text(json.dumps({"figures": told}))
 
     assert simulate.main(["--check", "--against", str(file)]) == code
 
@@ -159,13 +159,6 @@ def test_burst_uses_the_whole_quota() -> None:
     assert halved["jobs"] == 720
     assert 0 < halved["refused"] < 30
     assert 0.9 < halved["quota_used"] < 1.0
-
-
-def test_units_of_a_path_are_those_of_the_document() -> None:
-    assert simulate.counted("fresh hit") == (1, 0)
-    assert simulate.counted(simulate.PARK_PATH)[1] > 0
-    with pytest.raises(ValueError, match="no figures of 'nothing'"):
-        simulate.counted("nothing")
 
 
 def test_load_and_cost_grow_with_the_jobs() -> None:
