@@ -37,7 +37,7 @@ def job_id(_: click.Context, __: click.Parameter, given: Any) -> Any:
     return given
 
 
-def _given(_: click.Context, __: click.Parameter, name: str | None) -> str | None:
+def given_tenant(_: click.Context, __: click.Parameter, name: str | None) -> str | None:
     """A tenant's name, or none; an empty one is nobody's. Raises click.BadParameter."""
     if name is not None and not name.strip():
         raise click.BadParameter("a tenant's name isn't empty")
@@ -50,11 +50,15 @@ stack = click.option(
     expose_value=False,
     help="Name of a stack on AWS; else the local one of this folder.",
 )
-tenant = click.option("--tenant", callback=_given, help="Local stack: use this partner's key.")
-owner = click.option(
-    "--tenant", callback=_given, help="Whose job it is; without it, tenants with keys are tried."
+tenant = click.option(
+    "--tenant", callback=given_tenant, help="Local stack: use this partner's key."
 )
-only_tenant = click.option("--tenant", callback=_given, help="Only this tenant's.")
+owner = click.option(
+    "--tenant",
+    callback=given_tenant,
+    help="Whose job it is; without it, tenants with keys are tried.",
+)
+only_tenant = click.option("--tenant", callback=given_tenant, help="Only this tenant's.")
 
 
 def partner_api(stack_name: str | None, tenant_name: str | None) -> Api:

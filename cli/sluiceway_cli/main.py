@@ -19,6 +19,7 @@ from sluiceway_cli import (
     cache_commands,
     catalogue_commands,
     console,
+    cost_commands,
     dlq_commands,
     flags_commands,
     job_commands,
@@ -209,6 +210,7 @@ cli.add_command(pause_commands.pause)
 cli.add_command(pause_commands.resume)
 cli.add_command(webhook_commands.group)
 cli.add_command(status_commands.status)
+cli.add_command(cost_commands.cost)
 
 
 # ------------------------------------------------------------------------------------ local

@@ -30,6 +30,7 @@ from sluiceway.adapters.dynamodb_jobs import DynamoDBJobs, TableNames
 from sluiceway.adapters.dynamodb_partner_keys import DynamoDBPartnerKeys
 from sluiceway.adapters.dynamodb_rates import DynamoDBRates
 from sluiceway.adapters.dynamodb_state import STATE_KEY, DynamoDBState
+from sluiceway.adapters.dynamodb_usage import DynamoDBUsage
 from sluiceway.adapters.eventbridge_events import EventBridgeEvents
 from sluiceway.adapters.s3_payloads import S3Payloads
 from sluiceway.adapters.secrets_manager_webhooks import SecretsManagerWebhooks
@@ -54,6 +55,7 @@ from sluiceway.ports import (
     PartnerKeys,
     PayloadStore,
     StateStore,
+    UsageReader,
 )
 from sluiceway.usecases.invalidate_cache import Invalidator
 from sluiceway.usecases.manage_webhooks import Registrar
@@ -271,6 +273,11 @@ class Target:
     def job_lists(self) -> JobLists:
         """The jobs of a tenant, many at once."""
         return DynamoDBJobLists(self._table, self._output("JobsTableName"))
+
+    @cached_property
+    def usage(self) -> UsageReader:
+        """What tenants' jobs came to."""
+        return DynamoDBUsage(self._table, self._output("JobsTableName"), clock=self.clock)
 
     @cached_property
     def due_jobs(self) -> DueJobs:

@@ -23,6 +23,7 @@ from tests.fakes.in_memory import (
     InMemoryJobs,
     InMemoryPartnerKeys,
     InMemoryState,
+    InMemoryUsage,
     World,
 )
 from tests.fakes.outside import FakeBus, FakeWebhookQueue, FakeWebhookSecrets
@@ -52,6 +53,7 @@ class Desk(Target):
             due_jobs=InMemoryDueJobs(self.world),
             backlogs=InMemoryBacklogs(self.world),
             gates=InMemoryGates(self.world),
+            usage=InMemoryUsage(self.world),
             registrar=Registrar(
                 endpoints=InMemoryEndpoints(self.world),
                 delivery_log=InMemoryDeliveries(self.world),
