@@ -71,6 +71,14 @@ _ratio = click.FloatRange(0, 1)
     show_default=True,
     help="The part of the jobs of which a partner's server is told.",
 )
+@click.option(
+    "--tenants",
+    type=click.IntRange(min=1),
+    default=DEFAULT.tenants,
+    show_default=True,
+    help="Metrics are kept for each, and for each model.",
+)
+@click.option("--models", type=click.IntRange(min=1), default=DEFAULT.models, show_default=True)
 @click.option("--cache", type=click.Choice(costs.CACHES), default=DEFAULT.cache, show_default=True)
 @click.option(
     "--entry-h",
@@ -208,7 +216,8 @@ def _tell_estimated(document: dict[str, Any]) -> None:
     )
     click.echo(
         f"{workload.prompt_kb:g} KB of prompt, {workload.answer_kb:g} KB of answer, "
-        f"{workload.vendor_s:g} s at the vendor, cache: {workload.cache}"
+        f"{workload.vendor_s:g} s at the vendor; {workload.tenants} tenants, "
+        f"{workload.models} models, cache: {workload.cache}"
     )
     click.echo()
     rows = []

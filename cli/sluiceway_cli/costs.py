@@ -117,6 +117,9 @@ POLLERS = 5
 LONG_POLL_S = 20
 """Lambda keeps at least so many long polls open at each queue that it reads."""
 
+KEYS_OF_A_TENANT = 2
+"""That are in use at a time."""
+
 POLICY_KEPT_S = 60
 """API Gateway keeps the authorizer's answer for a key so long (template.yaml)."""
 
@@ -125,6 +128,9 @@ TRACED_PER_S, TRACED_REST = 1.0, 0.05
 
 LAMBDA_LOG_BYTES = 330
 """START, END and REPORT of one invocation."""
+
+SWEEP_LOG_BYTES = 2_000
+"""What the sweeper tells of both lanes and of itself."""
 
 ACCESS_LOG_BYTES = 450
 """API Gateway's line about one request."""
@@ -154,6 +160,8 @@ METRICS = (
     *("LeaseReleased", "GateWait", "CostEstimate"),
 )
 """What jobs that end well count into: in all, and for each model, lane and tenant."""
+
+LANES = 2
 
 STEADY_METRICS = 12
 """That the sweeper counts with nothing to do: four in all and for each lane."""
@@ -324,9 +332,8 @@ class Workload:
     """GETs of a job, the last of which brings its answer."""
     webhook_ratio: float = 0.0
     """Of the jobs, those of which a partner's server is told."""
-    keys: int = 10
-    """That are in use."""
     tenants: int = 5
+    """That send requests; each with KEYS_OF_A_TENANT."""
     models: int = 3
     cache: str = "dynamodb"
     entry_h: float = 48.0
@@ -367,14 +374,14 @@ class Workload:
         numbers = (getattr(self, one.name) for one in fields(self) if one.name != "cache")
         if not all(math.isfinite(number) and number >= 0 for number in numbers):
             return "numbers are finite, and none is negative"
-        return "there is one key at least" if self.keys < 1 else None
+        return "there is one tenant at least" if self.tenants < 1 else None
 
 
 def events_of(workload: Workload) -> dict[str, float]:
     """How many events of each path a month has."""
     jobs, kind = workload.jobs, "no cache" if workload.cache == "none" else "miss"
     last = min(1.0, workload.polls)
-    per_key_s = api_requests(workload) / workload.keys / MONTH_S
+    per_key_s = api_requests(workload) / workload.tenants / KEYS_OF_A_TENANT / MONTH_S
     return {
         # A key's policy is asked for by its first request after the last answer ran out.
         "authorize": api_requests(workload) / (1 + per_key_s * POLICY_KEPT_S),
@@ -607,7 +614,11 @@ def _around_the_functions(workload: Workload, counts: Counts, prices: Prices) ->
     )
     gb_months = kept / GB * workload.result_days * 24 / MONTH_H
     yield _line(prices, "object_storage", "S3", "storage", gb_months, "GB-month")
-    sets = 1 + workload.models + 2 + workload.tenants if requests else 0
+    sets = sum(
+        many * metric_months(workload.requests / many)
+        for many in (1, LANES, workload.models, workload.tenants)
+        if many
+    )
     many = len(METRICS) * sets
     yield _line(prices, "metric", "CloudWatch", "metrics by model, lane, tenant", many, "metrics")
     yield _line(prices, "trace", "X-Ray", "traces", traces(requests), "traces")
@@ -617,6 +628,11 @@ def _around_the_functions(workload: Workload, counts: Counts, prices: Prices) ->
     answers = (workload.hits + jobs * min(1.0, workload.polls)) * workload.answer_kb * KB
     out = answers + requests * ENVELOPE_BYTES + jobs * workload.prompt_kb * KB
     yield _line(prices, "data_out", "Data out", "answers, and prompts to vendors", out / GB, "GB")
+
+
+def metric_months(requests: float) -> float:
+    """A metric is billed for the hours in which something counts into it; they come at random."""
+    return 1 - math.exp(-requests / MONTH_H)
 
 
 def traces(requests: float) -> float:
@@ -646,7 +662,7 @@ def idle_cost(cache_: str = "dynamodb", prices: Prices = LIST, stack: Stack = ST
     sweeps = stack.sweeps_per_h * MONTH_H
     receives = stack.polled_queues * POLLERS * MONTH_S / LONG_POLL_S
     gb_s = sweeps * IDLE_SWEEP_S * stack.memory_mb["sweep_jobs"] / KB
-    log_gb = sweeps * (LAMBDA_LOG_BYTES + 2_000) / GB
+    log_gb = sweeps * (LAMBDA_LOG_BYTES + SWEEP_LOG_BYTES) / GB
     lines = [
         _line(prices, "message", "SQS", "empty receives", receives, "requests"),
         _line(prices, "message", "SQS", "the sweeper's looks at the lanes", 2 * sweeps, "requests"),
@@ -659,6 +675,7 @@ def idle_cost(cache_: str = "dynamodb", prices: Prices = LIST, stack: Stack = ST
         ),
         _line(prices, "write", "DynamoDB", "the sweeper's picture", sweeps, "WRU"),
         _line(prices, "log_ingestion", "CloudWatch", "the sweeper's logs", log_gb, "GB"),
+        _line(prices, "log_storage", "CloudWatch", "its logs, kept for a month", log_gb, "GB"),
         _line(prices, "alarm", "CloudWatch", "alarms", stack.alarm_metrics, "metrics"),
         _line(prices, "metric", "CloudWatch", "the sweeper's metrics", STEADY_METRICS, "metrics"),
         _line(prices, "dashboard", "CloudWatch", "dashboard", stack.dashboards, "dashboards"),

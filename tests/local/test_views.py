@@ -118,3 +118,11 @@ def test_audit_tells_who_triggered_the_job(plant: Plant, jobs: dict[str, str]) -
     assert found["records"] == []
     assert found["triggered_by"]["key_id"] == row["key_id"]
     assert found["triggered_by"]["request_id"] == row["request_id"]
+
+
+def test_cost_tells_what_the_jobs_came_to(plant: Plant, jobs: dict[str, str]) -> None:
+    found = plant.run_cli("cost", "--days", "2")
+
+    assert {one["tenant"] for one in found["tenants"]} == {"acme", "globex"}
+    assert (found["total"]["completed"], found["total"]["failed"]) == (1, 1)
+    assert found["total"]["cost"] == float(plant.row(jobs["done"])["cost_nanos"]) / 1e9

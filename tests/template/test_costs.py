@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 from sluiceway.adapters.appconfig import KEPT_MS
-from sluiceway.domain import catalogue
+from sluiceway.domain import catalogue, job
 from sluiceway.domain.job import DUE_SHARDS, ROW_OUTLIVES_DEADLINE_S
 from sluiceway.telemetry import EVENTS
 from sluiceway.usecases.wake_jobs import POLL_EVERY_MS
+from sluiceway_cli import costs
 from sluiceway_cli.costs import (
     CONFIGURATION_KEPT_S,
     METRICS,
@@ -109,7 +110,8 @@ def test_metrics_are_those_that_events_count_into() -> None:
     told = {metric.name for metrics in EVENTS.values() for metric in metrics}
 
     assert set(METRICS) <= told
-    assert len(EVENTS["lane_measured"]) * 3 == STEADY_METRICS
+    assert len(job.LANES) == costs.LANES
+    assert len(EVENTS["lane_measured"]) * (1 + costs.LANES) == STEADY_METRICS
     assert CONFIGURATION_KEPT_S * 1000 == KEPT_MS
 
 

@@ -50,13 +50,14 @@ def test_options_are_the_workload() -> None:
     document = told(
         *("--jobs", "2e6", "--hit-ratio", "0.5", "--prompt-kb", "9", "--answer-kb", "3"),
         *("--vendor-s", "4", "--polls", "0", "--webhooks", "1", "--cache", "valkey"),
-        *("--entry-h", "1", "--vendor-price", "0.01"),
+        *("--entry-h", "1", "--vendor-price", "0.01", "--tenants", "7", "--models", "1"),
     )
 
     given = document["workload"]
     assert (given["requests"], given["hit_ratio"], given["vendor_s"]) == (2e6, 0.5, 4)
     assert (given["prompt_kb"], given["answer_kb"], given["polls"]) == (9, 3, 0)
     assert (given["webhook_ratio"], given["cache"], given["entry_h"]) == (1, "valkey", 1)
+    assert (given["tenants"], given["models"]) == (7, 1)
     assert document["vendor"] == {"usd": 10_000, "saved_usd": 10_000}
     assert "Valkey" in {one["service"] for one in document["services"]}
     assert "Valkey" in {one["service"] for one in document["idle"]["services"]}

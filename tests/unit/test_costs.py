@@ -94,17 +94,23 @@ SIZES = [(0, 0), (1, 6), (1, 99), (2, 1), (9, 11)]
 
 def test_keys_are_asked_for_once_a_minute_at_most() -> None:
     busy, quiet = (
-        costs.events_of(Workload(requests=requests, polls=0, keys=1))["authorize"]
+        costs.events_of(Workload(requests=requests, polls=0, tenants=1))["authorize"]
         for requests in (1e9, 100.0)
     )
 
-    assert busy == pytest.approx(MONTH_S / 60, rel=0.01)
+    assert busy == pytest.approx(2 * MONTH_S / 60, rel=0.01)
     assert quiet == pytest.approx(100, rel=0.01)
 
 
 def test_traces_are_one_a_second_and_one_in_twenty_of_the_rest() -> None:
     assert costs.traces(100) == pytest.approx(100, rel=0.01)
     assert costs.traces(101 * MONTH_S) == pytest.approx(6 * MONTH_S, rel=0.01)
+
+
+def test_metric_is_billed_for_the_hours_in_which_it_is_told() -> None:
+    assert costs.metric_months(0) == 0
+    assert costs.metric_months(7.3) == pytest.approx(0.01, rel=0.01)
+    assert costs.metric_months(1e6) == pytest.approx(1)
 
 
 def test_default_workload_has_each_event_of_its_jobs() -> None:
@@ -132,7 +138,7 @@ def test_nothing_that_comes_costs_nothing() -> None:
     [
         *({"requests": 2e6}, {"prompt_kb": 20.0}, {"answer_kb": 8.0}, {"answer_kb": 100.0}),
         *({"vendor_s": 11.0}, {"polls": 3.0}, {"webhook_ratio": 0.1}, {"tenants": 6}),
-        *({"models": 4}, {"keys": 100}, {"hit_ratio": 0.2}, {"entry_h": 96.0}, {"row_days": 40.0}),
+        *({"models": 4}, {"hit_ratio": 0.2}, {"entry_h": 96.0}, {"row_days": 40.0}),
     ],
     ids=str,
 )
@@ -164,7 +170,13 @@ def test_wrong_price_is_refused(usd: dict[str, float]) -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [{"hit_ratio": 1.1}, {"webhook_ratio": -0.1}, {"polls": math.inf}, {"cache": "x"}, {"keys": 0}],
+    [
+        {"hit_ratio": 1.1},
+        {"webhook_ratio": -0.1},
+        {"polls": math.inf},
+        {"cache": "x"},
+        {"tenants": 0},
+    ],
     ids=str,
 )
 def test_workload_that_can_not_be_is_refused(changes: dict[str, float]) -> None:
