@@ -128,12 +128,21 @@ def test_tenants_take_turns_as_their_shares_say() -> None:
     }
 
 
+def test_jobs_are_sent_for_in_the_order_of_their_turns() -> None:
+    picture = Backlog(NOW_MS, paces={"x": SECOND}, workers={"interactive": 8, "batch": 2})
+    jobs = [*parked(50), *parked(50, "b")]
+
+    wakes = to_wake(jobs, picture, CATALOGUE, now_ms=NOW_MS, messages=lambda _: 0)
+
+    assert [wake.job.tenant for wake in wakes] == ["a", "b"] * 5
+
+
 def test_oldest_of_a_tenant_comes_first() -> None:
     picture = Backlog(NOW_MS, paces={"x": SECOND}, workers={"interactive": 8, "batch": 2})
 
     wakes = to_wake(parked(50)[::-1], picture, CATALOGUE, now_ms=NOW_MS, messages=lambda _: 0)
 
-    assert {wake.job.job_id for wake in wakes} == {f"a{n}" for n in range(10)}
+    assert [wake.job.job_id for wake in wakes] == [f"a{n}" for n in range(10)]
 
 
 def test_models_share_the_workers() -> None:

@@ -159,7 +159,7 @@ class _Lane:
                 min(_slots(pace, now_ms, self.ahead_ms), self.starts(model, pace, catalogue))
                 - self.coming[model]
             )
-            chosen = set(_in_turn(jobs, room, catalogue, self.served))
+            chosen = dict.fromkeys(_in_turn(jobs, room, catalogue, self.served))  # in that order
             jobs[:] = [job for job in jobs if job not in chosen]
             self.coming[model] += len(chosen)
             yield from chosen
