@@ -448,6 +448,11 @@ class Counted:
         return sum((call.units for call in self.calls), Units())
 
     @property
+    def reads_and_writes(self) -> int:
+        """Calls to DynamoDB."""
+        return sum(call.service == "dynamodb" for call in self.calls)
+
+    @property
     def cache_units(self) -> Units:
         """Of these, what the cache's rows cost."""
         return sum((call.cache_units for call in self.calls), Units())
@@ -474,17 +479,34 @@ def count_paths(gateway: Gateway) -> Paths:
     for warm_up in (fresh_hit, delivered, SIZELESS["authorize"][1]):
         warm_up(gateway, LEAST)
     found: Paths = {}
-
-    def counted(name: str, drive: Drive, size: Size) -> None:
-        found[name, size] = Counted(name, size, tuple(drive(gateway, size)))
-
     for size in SIZES:
         print(f"  calls, {size.prompt_kb} KB in, {size.answer_kb} KB out", file=sys.stderr)
         for name, drive in PATHS.items():
-            counted(name, drive, size)
+            found[name, size] = Counted(name, size, tuple(drive(gateway, size)))
     for name, (_, drive) in SIZELESS.items():
-        counted(name, drive, LEAST)
+        tries = [Counted(name, LEAST, tuple(drive(gateway, LEAST))) for _ in range(2)]
+        found[name, LEAST] = min(tries, key=lambda one: len(one.calls))
+    for name, drive in PATHS.items():
+        fewest = min(found[name, size].reads_and_writes for size in SIZES)
+        for size in SIZES:
+            found[name, size] = _steady(found[name, size], fewest, lambda: drive(gateway, size))  # noqa: B023 - called at once
     return found
+
+
+def _steady(counted: Counted, fewest: int, again: Callable[[], list[Call]]) -> Counted:
+    """Whatever the size, a path makes as many calls to DynamoDB.
+
+    One more is made by a process that was held up: it looks whether something came meanwhile, or
+    what it knows has become old.
+    """
+    for _ in range(TRIES):
+        if counted.reads_and_writes == fewest:
+            return counted
+        counted = replace(counted, calls=tuple(again()))
+    raise report.NotMeasuredError(f"{counted.name}: more than {fewest} calls, {counted.size}")
+
+
+TRIES = 5
 
 
 def stored_jobs(gateway: Gateway) -> dict[Size, tuple[int, int]]:
