@@ -33,7 +33,7 @@ import threading
 import time
 from collections import defaultdict
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from http.client import responses
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any, Final, Self, get_type_hints
@@ -207,6 +207,17 @@ class TokenBucket:
             return 0.0
 
 
+@dataclass(slots=True)
+class _Answered:
+    """A call and when it was here, in epoch seconds."""
+
+    idempotency_key: str | None
+    arrived_at_s: float
+    status: int
+    left_at_s: float | None = None
+    """When its answer was sent, or its connection ended."""
+
+
 class _Ledger:
     """What came in and what was paid, behind one lock."""
 
@@ -223,7 +234,7 @@ class _Ledger:
         with self._lock:
             self._counts = dict.fromkeys(("calls", "charged", "replayed", "rejected"), 0)
             self._by_prompt: dict[str, dict[str, int]] = {}
-            self._answered: list[tuple[float, int]] = []
+            self._answered: dict[int, _Answered] = {}
             self._max_in_flight = len(self._open)
 
     def _count(self, name: str, prompt: str | None) -> None:
@@ -247,21 +258,28 @@ class _Ledger:
         """Take the call out of those in flight; safe to repeat."""
         with self._lock:
             self._open.discard(ticket)
+            if (call := self._answered.get(ticket)) and call.left_at_s is None:
+                call.left_at_s = time.time()
 
     def reject(self) -> None:
         with self._lock:
             self._count("rejected", None)
 
-    def answered(self, arrived_at_s: float, status: int) -> None:
+    def answered(self, ticket: int, call: _Answered) -> None:
         """Note when a call came in and how it is answered."""
         with self._lock:
             if len(self._answered) < _MAX_TIMES:
-                self._answered.append((arrived_at_s, status))
+                self._answered[ticket] = call
 
     def times(self) -> list[tuple[float, int]]:
         """Epoch seconds and status of each call, in the order of their arrival."""
+        return [(call.arrived_at_s, call.status) for call in self.answers()]
+
+    def answers(self) -> list[_Answered]:
+        """Each call, in the order of their arrival."""
         with self._lock:
-            return sorted(self._answered)
+            copies = [replace(call) for call in self._answered.values()]
+        return sorted(copies, key=lambda call: (call.arrived_at_s, call.status))
 
     def charge(self, call: Call, answer: bytes) -> tuple[bytes, bool]:
         """Charge for the answer; or return the one charged under the same key, and True."""
@@ -500,7 +518,8 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             serial = _digest(simulator.seed, ticket)[:24]
             reply, fault = simulator.answer(Call(path, self.headers, body, prompt or "", serial))
-            simulator.ledger.answered(arrived_at_s, reply.status)
+            key = self.headers.get("Idempotency-Key")
+            simulator.ledger.answered(ticket, _Answered(key, arrived_at_s, reply.status))
             if not self._pause(math.inf if fault.hang else fault.delay_s or 0):
                 self.close_connection = True
             elif fault.drop:
@@ -680,6 +699,8 @@ class Simulator:
                 return self.ledger.snapshot()
             case "GET /_control/times":
                 return {"calls": self.ledger.times()}
+            case "GET /_control/spans":
+                return {"calls": [asdict(call) for call in self.ledger.answers()]}
             case "DELETE /_control/calls":
                 self.ledger.reset()
                 self.faults.forget_prompts()

@@ -1008,3 +1008,19 @@ def test_times_tell_when_each_call_came_in_and_its_status(partner: Partner) -> N
     assert before_s <= calls[0][0] <= calls[1][0] <= time.time()
     partner.http.delete(f"{partner.sim.control_url}/calls")
     assert partner.http.get(f"{partner.sim.control_url}/times").json() == {"calls": []}
+
+
+def test_spans_tell_how_long_each_call_was_here_and_its_key(partner: Partner) -> None:
+    before_s = time.time()
+    partner.keyed("job-1", sim={"delay_s": 0.05})
+    partner.openai(sim={"status": 503})
+
+    calls = partner.http.get(f"{partner.sim.control_url}/spans").json()["calls"]
+
+    assert [(call["idempotency_key"], call["status"]) for call in calls] == [
+        ("job-1", 200),
+        (None, 503),
+    ]
+    assert all(before_s <= call["arrived_at_s"] <= call["left_at_s"] for call in calls)
+    assert calls[0]["left_at_s"] - calls[0]["arrived_at_s"] >= 0.05
+    assert calls[1]["left_at_s"] <= time.time()
