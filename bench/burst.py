@@ -209,7 +209,13 @@ class Place:
 
 
 @contextmanager
-def place(setting: Setting, *, true_per_minute: int, in_flight: int = 5000) -> Iterator[Place]:
+def place(
+    setting: Setting,
+    *,
+    true_per_minute: int,
+    in_flight: int = 5000,
+    warm: Callable[[Place], None] = Place.warm,
+) -> Iterator[Place]:
     """A stack and a vendor, warm; both end with it."""
     catalogue = f"""
 [vendors.simulator]
@@ -263,7 +269,7 @@ in_flight = {in_flight}
                 catalogue=folder / "catalogue-of-burst.toml",
             )
             here = Place(local, url, setting)
-            here.warm()
+            warm(here)
             yield here
         finally:
             stack.down(folder)
