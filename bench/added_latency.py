@@ -72,7 +72,12 @@ POLLER_REST_S = 0.08
 JOBS_TAKE_S, JOBS_VARY = (0.5, 2.0, 10.0), 0.2
 """Of which it is told what the looks of a held request add."""
 
-GIVE_UP_S = 60.0
+LONGEST_S, WARM_GIVE_UP_S = 15.0, 45.0
+"""A request without a result by then has failed; one that lets a process start is patient."""
+
+GIVE_UP_S = 90.0
+"""With requests of which not even a failure is known: the client gives up before."""
+
 SEED = 20
 
 # ------------------------------------------------------------------------------------ parts
@@ -277,29 +282,29 @@ def arrivals_s(per_s: float, for_s: float, rng: random.Random) -> list[float]:
 
 def send(requests: Iterable[tuple[float, Callable[[], Job]]]) -> list[Seen]:
     """Does each at its moment, in seconds from now on, whatever becomes of the others."""
-    found: list[Seen] = []
+    found: dict[int, Seen] = {}
     threads = []
     begins_s = time.time() + 0.1
 
-    def one(due_s: float, act: Callable[[], Job]) -> None:
+    def one(number: int, due_s: float, act: Callable[[], Job]) -> None:
         sent_s, job, error = time.time(), None, ""
         try:
             job = act()
         except SluicewayError as failure:
             error = type(failure).__name__
-        found.append(Seen(due_s, sent_s, time.time(), job, error))
+        found[number] = Seen(due_s, sent_s, time.time(), job, error)
 
-    for after_s, act in requests:
+    for number, (after_s, act) in enumerate(requests):
         due_s = begins_s + after_s
         time.sleep(max(0.0, due_s - time.time()))
-        threads.append(threading.Thread(target=one, args=(due_s, act), daemon=True))
+        threads.append(threading.Thread(target=one, args=(number, due_s, act), daemon=True))
         threads[-1].start()
     ends_s = time.monotonic() + GIVE_UP_S
     for thread in threads:
         thread.join(max(0.0, ends_s - time.monotonic()))
     if len(found) < len(threads):
         raise NotMeasuredError("some requests got no answer")
-    return sorted(found, key=lambda seen: seen.due_s)
+    return [found[number] for number in range(len(threads))]
 
 
 def rate_of(for_s: float, vendor_s: float, seen: Sequence[Seen]) -> Rate:
@@ -324,11 +329,9 @@ class Partner:
             here.local.api_url, here.key("acme"), max_retries=0, http_client=self._http
         )
 
-    def held(self, text: str, **options: Any) -> Job:
+    def held(self, text: str) -> Job:
         """The server holds the submit."""
-        return self._client.run(
-            model="limited", input=text, timeout_s=GIVE_UP_S, options=options or None
-        )
+        return self._client.run(model="limited", input=text, timeout_s=LONGEST_S)
 
     def polled(self, text: str) -> Job:
         """It answers at once, and is asked again when it says."""
@@ -343,11 +346,15 @@ class Partner:
 
         More and more: so many that start together may take longer than the API holds a request.
         """
-        sim = {"delay_s": WARM_S}
-        for turn, at_once in enumerate(WARM_AT_ONCE):
-            seen = send(
-                (0.0, partial(self.held, f"warm {turn} {n}", sim=sim)) for n in range(at_once)
+
+        def call(text: str) -> Job:
+            slow = {"sim": {"delay_s": WARM_S}}
+            return self._client.run(
+                model="limited", input=text, options=slow, timeout_s=WARM_GIVE_UP_S
             )
+
+        for turn, at_once in enumerate(WARM_AT_ONCE):
+            seen = send((0.0, partial(call, f"warm {turn} {n}")) for n in range(at_once))
         if any(one.job is None for one in seen):
             raise NotMeasuredError("the functions didn't warm up")
 
@@ -670,7 +677,7 @@ def _ways(
         raise NotMeasuredError("a repeated prompt was no hit")
     near = min(parts, key=lambda per_s: abs(per_s - WAY_PER_S))
     return {
-        HELD: [sum(job.values()) for job in parts[near]],
+        f"{HELD}, at {near:g} a second": [sum(job.values()) for job in parts[near]],
         POLLED: [added_ms(seen, traces.vendor_s(_job(seen))) for seen in sent[POLLED]],
         DUPLICATE: [added_ms(seen, traces.vendor_s(_job(seen))) for seen in sent[DUPLICATE]],
         HIT: [added_ms(seen, None) for seen in sent[HIT]],
@@ -711,14 +718,13 @@ def part_lines(found: Found) -> list[tuple[str, ...]]:
     lines = []
     for name, part in (*PARTS.items(), ("all", None)):
         floor = _floor(found, name)
-        low, high = ([job[name] for job in _with_all(found.parts[at])] for at in _ends(found))
+        jobs = [[job[name] for job in _with_all(found.parts[at])] for at in _ends(found)]
         aws_ms = sum(AWS_MS.get(step, 0) for step in _steps(name))
         lines.append(
             (
                 name,
                 part.what if part else "",
-                *(_ms(percentile(low, percent)) for percent in (50, 95)),
-                *(_ms(percentile(high, percent)) for percent in (50, 95)),
+                *(_ms(percentile(values, percent)) for values in jobs for percent in (50, 95)),
                 *(_ms(percentile(floor, percent)) if floor else "-" for percent in (50, 95)),
                 _ms(aws_ms) if aws_ms else "-",
             )
@@ -730,8 +736,9 @@ def _with_all(jobs: Sequence[Mapping[str, float]]) -> list[dict[str, float]]:
     return [{**job, "all": sum(job.values())} for job in jobs]
 
 
-def _ends(found: Found) -> tuple[float, float]:
-    return min(found.parts), max(found.parts)
+def _ends(found: Found) -> list[float]:
+    """The lowest and the highest rate that the emulator carries, which may be the same one."""
+    return sorted({min(found.parts), max(found.parts)})
 
 
 def _steps(name: str) -> tuple[str, ...]:
@@ -747,11 +754,9 @@ def _floor(found: Found, name: str) -> list[float]:
 
 def parts_of(found: Found) -> list[report.Part]:
     """What people read."""
-    low, high = _ends(found)
+    ends = _ends(found)
     floor = percentile(_floor(found, "all"), 50)
-    medians = {
-        at: percentile([sum(job.values()) for job in found.parts[at]], 50) for at in (low, high)
-    }
+    median = percentile([sum(job.values()) for job in found.parts[ends[0]]], 50)
     carried = [rate for rate in found.rates if not rate.saturated]
     quantiles = {rate.offered_per_s: percentiles(_whole(found, rate)) for rate in carried}
     told = "".join(
@@ -777,15 +782,14 @@ def parts_of(found: Found) -> list[report.Part]:
             "Where it goes, ms",
             (
                 *("part", "what"),
-                *(f"{at:g}/s, {percent}" for at in (low, high) for percent in ("p50", "p95")),
+                *(f"{at:g}/s, {percent}" for at in ends for percent in ("p50", "p95")),
                 *("emulator's floor, p50", "p95", "its AWS calls, assumed"),
             ),
             part_lines(found),
         ),
         (
-            f"At {low:g} a second the emulator's own steps take {floor:.0f} ms of the median of "
-            f"{medians[low]:.0f} ms, when nothing else is at work; "
-            f"at {high:g} a second the median is {medians[high]:.0f} ms."
+            f"Of the median of {median:.0f} ms at {ends[0]:g} a second, the emulator's own steps "
+            f"take {floor:.0f} ms when nothing else is at work."
         ),
         report.Bars(
             "parts",
@@ -797,7 +801,7 @@ def parts_of(found: Found) -> list[report.Part]:
                     f"{at:g} a second": [
                         percentile([job[name] for job in found.parts[at]], 50) for name in PARTS
                     ]
-                    for at in dict.fromkeys((low, high))
+                    for at in ends
                 },
                 "emulator's floor": [
                     percentile(_floor(found, name), 50) if PARTS[name].floor else 0.0
