@@ -291,7 +291,7 @@ def send(requests: Iterable[tuple[float, Callable[[], Job]]]) -> list[Seen]:
         try:
             job = act()
         except SluicewayError as failure:
-            error = type(failure).__name__
+            error = type(failure.__cause__ or failure).__name__  # httpx's, where there is one
         found[number] = Seen(due_s, sent_s, time.time(), job, error)
 
     for number, (after_s, act) in enumerate(requests):
@@ -402,17 +402,36 @@ class Traces:
             raise NotMeasuredError(f"the vendor was called {len(calls)} times for a job")
         return calls[0]
 
-    def moments(self, seen: Seen) -> dict[str, float]:
-        """In epoch seconds, of a request whose own job ran at its first try.
+    def added_ms(self, seen: Seen) -> float:
+        """Of a request whose own job ran at its first try.
 
         Raises NotMeasuredError for one that went another way.
         """
         job = _job(seen)
         if job.status != "completed" or job.deduplicated or job.cache.status != "miss":
             raise NotMeasuredError(f"a new job was {job.status}, its cache {job.cache.status}")
+        attempts = self._rows[job.id]["attempts_total"]
+        if attempts != 1:
+            raise NotMeasuredError(f"a job took {attempts} attempts")
+        return added_ms(seen, self.vendor_s(job))
+
+    def parts_ms(self, requests: Sequence[Seen]) -> list[dict[str, float]]:
+        """Of each request whose lines are in the logs.
+
+        An emulator that is busy may leave one out. Raises NotMeasuredError when too many are.
+        """
+        told = [parts_ms(self._moments(seen)) for seen in requests if self._logged_all(_job(seen))]
+        if len(told) < LOGGED_AT_LEAST * len(requests):
+            raise NotMeasuredError(f"the logs tell of {len(told)} of {len(requests)} jobs")
+        return told
+
+    def _logged_all(self, job: Job) -> bool:
+        return all(job.id in lines for lines in self._logged.values())
+
+    def _moments(self, seen: Seen) -> dict[str, float]:
+        """In epoch seconds."""
+        job = _job(seen)
         row = self._rows[job.id]
-        if row["attempts_total"] != 1:
-            raise NotMeasuredError(f"a job took {row['attempts_total']} attempts")
         called_s, answered_s = self.vendor_s(job)
         return {
             "due": seen.due_s,
@@ -430,6 +449,9 @@ class Traces:
 
 LOGGED = (("api", "job_submitted"), ("run_job", "lease_acquired"), ("run_job", "job_completed"))
 """Each is logged right after the write that it tells of."""
+
+LOGGED_AT_LEAST = 0.9
+"""Of the jobs of a rate."""
 
 
 def _job(seen: Seen) -> Job:
@@ -589,8 +611,10 @@ class Found:
     """What came of it; all times in ms."""
 
     rates: tuple[Rate, ...]
+    added: dict[float, list[float]]
+    """Of each request, by the rate; of rates that the emulator carries."""
     parts: dict[float, list[dict[str, float]]]
-    """Of each job, by the rate; of rates that the emulator carries."""
+    """What each part took of it."""
     ways: dict[str, list[float]]
     """What each way to a result adds."""
     floors: dict[str, list[float]]
@@ -615,14 +639,12 @@ def measure(setting: Setting) -> Found:
         sent = _other_ways(partner)
         rates = list(_rising(partner, setting))  # it may end in a crowd
         traces = Traces(here, since_ms)
-    parts = {
-        rate.offered_per_s: [parts_ms(traces.moments(seen)) for seen in rate.seen]
-        for rate in rates
-        if not rate.saturated
-    }
-    if not parts:
+    carried = [rate for rate in rates if not rate.saturated]
+    if not carried:
         raise NotMeasuredError("the emulator doesn't carry the lowest rate")
-    return Found(tuple(rates), parts, _ways(sent, traces, parts), taken)
+    added = {rate.offered_per_s: [traces.added_ms(seen) for seen in rate.seen] for rate in carried}
+    parts = {rate.offered_per_s: traces.parts_ms(rate.seen) for rate in carried}
+    return Found(tuple(rates), added, parts, _ways(sent, traces, added), taken)
 
 
 def _rising(partner: Partner, setting: Setting) -> Iterable[Rate]:
@@ -671,13 +693,13 @@ def duplicates(seen: Sequence[Seen]) -> list[Seen]:
 def _ways(
     sent: Mapping[str, Sequence[Seen]],
     traces: Traces,
-    parts: Mapping[float, Sequence[Mapping[str, float]]],
+    added: Mapping[float, list[float]],
 ) -> dict[str, list[float]]:
     if not all(_job(seen).cache.status == "hit" for seen in sent[HIT]):
         raise NotMeasuredError("a repeated prompt was no hit")
-    near = min(parts, key=lambda per_s: abs(per_s - WAY_PER_S))
+    near = min(added, key=lambda per_s: abs(per_s - WAY_PER_S))
     return {
-        f"{HELD}, at {near:g} a second": [sum(job.values()) for job in parts[near]],
+        f"{HELD}, at {near:g} a second": added[near],
         POLLED: [added_ms(seen, traces.vendor_s(_job(seen))) for seen in sent[POLLED]],
         DUPLICATE: [added_ms(seen, traces.vendor_s(_job(seen))) for seen in sent[DUPLICATE]],
         HIT: [added_ms(seen, None) for seen in sent[HIT]],
@@ -695,7 +717,7 @@ def rate_lines(found: Found) -> list[tuple[str, ...]]:
     """Nothing is told of what a saturated rate adds: it depends on for how long it lasts."""
     lines = []
     for rate in found.rates:
-        told = {} if rate.saturated else percentiles(_whole(found, rate))
+        told = {} if rate.saturated else percentiles(found.added[rate.offered_per_s])
         lines.append(
             (
                 f"{rate.offered_per_s:g}",
@@ -707,10 +729,6 @@ def rate_lines(found: Found) -> list[tuple[str, ...]]:
             )
         )
     return lines
-
-
-def _whole(found: Found, rate: Rate) -> list[float]:
-    return [sum(job.values()) for job in found.parts[rate.offered_per_s]]
 
 
 def part_lines(found: Found) -> list[tuple[str, ...]]:
@@ -756,9 +774,8 @@ def parts_of(found: Found) -> list[report.Part]:
     """What people read."""
     ends = _ends(found)
     floor = percentile(_floor(found, "all"), 50)
-    median = percentile([sum(job.values()) for job in found.parts[ends[0]]], 50)
-    carried = [rate for rate in found.rates if not rate.saturated]
-    quantiles = {rate.offered_per_s: percentiles(_whole(found, rate)) for rate in carried}
+    median = percentile(found.added[ends[0]], 50)
+    quantiles = {at: percentiles(values) for at, values in found.added.items()}
     told = "".join(
         f"{rate.offered_per_s:g} requests a second are more than the emulator carries here."
         for rate in found.rates
@@ -849,7 +866,9 @@ def _figures(found: Found, setting: Setting) -> dict[str, Any]:
                 "requests": len(rate.seen),
                 "errors": Counter(seen.error for seen in rate.seen if seen.error),
                 "saturated": rate.saturated,
-                "added_ms": None if rate.saturated else percentiles(_whole(found, rate)),
+                "added_ms": None
+                if rate.saturated
+                else percentiles(found.added[rate.offered_per_s]),
                 "parts_ms": None
                 if rate.saturated
                 else {

@@ -196,7 +196,7 @@ def found() -> Found:
     crowded = Rate(10.0, 6.0, 3, (ok(0.0, 9.0), seen(0.1, 29.0, None, "UnavailableError")))
     floors = {step: [2.0, 3.0] for part in PARTS.values() for step in part.floor}
     parts = {2.0: [added_latency.parts_ms(MOMENTS_S)]}
-    return Found((carried, crowded), parts, {"held": [400.0]}, floors)
+    return Found((carried, crowded), {2.0: [400.0]}, parts, {"held": [400.0]}, floors)
 
 
 def test_nothing_is_told_of_what_a_saturated_rate_adds() -> None:
