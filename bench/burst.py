@@ -10,13 +10,10 @@ fairness  one tenant's burst is there, and four small ones come after it
 """
 
 import argparse
-import json
 import random
-import statistics
 import sys
 import tempfile
 import time
-import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -38,6 +35,7 @@ from sluiceway_local.state import LocalStack
 sys.path.insert(0, str(Path(__file__).parents[1]))  # run as a script, it knows its folder only
 
 from bench import report
+from bench.vendor import Limit, Vendor, percentiles, started
 
 DUPLICATES = 0.4
 """Of the submits of a burst."""
@@ -53,7 +51,6 @@ OUTAGE_S, OUTAGE_AFTER_S = 60, 20
 
 SUBMITTERS = 6
 WARM_CALLS, WARM_S = 24, 3.0
-SIMULATOR_STARTS_IN_S = 20.0
 SEED = 20
 
 
@@ -111,10 +108,10 @@ class Fairness:
 class Place:
     """A stack with a vendor, as a scenario uses it."""
 
-    def __init__(self, local: LocalStack, vendor: str, setting: Setting) -> None:
+    def __init__(self, local: LocalStack, vendor: Vendor, setting: Setting) -> None:
         self.local = local
+        self.vendor = vendor
         self.setting = setting
-        self._vendor = vendor
         self._dynamodb = emulator.client("dynamodb", local.endpoint_url)
         self._lambda = emulator.client("lambda", local.endpoint_url)
         self._keys = dict(local.partners)
@@ -144,13 +141,13 @@ class Place:
         with ThreadPoolExecutor(SUBMITTERS) as pool:
             return set(pool.map(send, requests))
 
-    def warm(self) -> None:
+    def warm(self, lanes: Sequence[str]) -> None:
         """Lets every worker of the lanes start once, and forgets the calls."""
-        for lane in ("interactive", "batch"):
+        for lane in lanes:
             body = {"model": "warm", "priority": lane, "options": {"sim": {"delay_s": WARM_S}}}
             self.submit([("acme", body | {"input": f"{lane} {n}"}) for n in range(WARM_CALLS)])
         self.wait(lambda: not self.open_jobs(), "the workers didn't warm up")
-        self.ask("DELETE", "calls")
+        self.vendor.ask("DELETE", "calls")
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -196,17 +193,6 @@ class Place:
         if not processes.wait_for(happened, timeout_s=self.setting.give_up_s, pause_s=0.5):
             raise RuntimeError(otherwise)
 
-    def ask(self, method: str, path: str, body: object = None) -> dict[str, Any]:
-        """Something of the vendor's control."""
-        request = urllib.request.Request(  # noqa: S310 - our own simulator
-            f"{self._vendor}/_control/{path}",
-            method=method,
-            data=None if body is None else json.dumps(body).encode(),
-        )
-        with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310
-            found: dict[str, Any] = json.load(answer)
-            return found
-
 
 @contextmanager
 def place(
@@ -214,9 +200,9 @@ def place(
     *,
     true_per_minute: int,
     in_flight: int = 5000,
-    warm: Callable[[Place], None] = Place.warm,
+    lanes: Sequence[str] = ("interactive", "batch"),
 ) -> Iterator[Place]:
-    """A stack and a vendor, warm; both end with it."""
+    """A stack and a vendor, with warm workers in these lanes; both end with it."""
     catalogue = f"""
 [vendors.simulator]
 base_url = "http://127.0.0.1:1/v1"
@@ -245,35 +231,21 @@ in_flight = {in_flight}
     with tempfile.TemporaryDirectory(prefix="sluiceway-burst-") as name:
         folder = Path(name)
         (folder / "catalogue-of-burst.toml").write_text(catalogue)
-        log = folder / "vendor.log"
-        options = {
-            "--requests-per-minute": true_per_minute,
-            "--burst": VENDOR_BURST,
-            "--latency-s": setting.latency_s,
-        }
-        vendor = processes.start(
-            [sys.executable, "-m", "sluiceway_local.simulator"]
-            + [str(part) for option in options.items() for part in option],
-            env=processes.clean_environment(),
-            log=log,
-        )
-        try:
-            told = "listening on "
-            processes.wait_for(lambda: told in log.read_text(), timeout_s=SIMULATOR_STARTS_IN_S)
-            url = log.read_text().split(told, 1)[1].split()[0]
-            local = stack.up(
-                stack.source(),
-                port=emulator.free_port(),
-                folder=folder,
-                vendor_url=f"{url}/v1",
-                catalogue=folder / "catalogue-of-burst.toml",
-            )
-            here = Place(local, url, setting)
-            warm(here)
-            yield here
-        finally:
-            stack.down(folder)
-            vendor.stop()
+        limit = Limit(true_per_minute, VENDOR_BURST)
+        with started(limit, latency_s=setting.latency_s, log=folder / "vendor.log") as vendor:
+            try:
+                local = stack.up(
+                    stack.source(),
+                    port=emulator.free_port(),
+                    folder=folder,
+                    vendor_url=f"{vendor.url}/v1",
+                    catalogue=folder / "catalogue-of-burst.toml",
+                )
+                here = Place(local, vendor, setting)
+                here.warm(lanes)
+                yield here
+            finally:
+                stack.down(folder)
 
 
 def burst_of(jobs: int, tenants: Sequence[str]) -> list[tuple[str, dict[str, Any]]]:
@@ -301,18 +273,17 @@ def run_burst(setting: Setting, scenario: str) -> Figures:
             ids = here.submit(submits)
         outage = (0.0, 0.0)
         if scenario == "outage":
-            here.wait(lambda: bool(here.ask("GET", "times")["calls"]), "nothing was called")
+            here.wait(lambda: bool(here.vendor.ask("GET", "times")["calls"]), "nothing was called")
             time.sleep(OUTAGE_AFTER_S)
             outage = (time.time(), time.time() + OUTAGE_S)
-            here.ask("POST", "faults", {"fault": {"status": 503}, "for_s": OUTAGE_S})
+            here.vendor.ask("POST", "faults", {"fault": {"status": 503}, "for_s": OUTAGE_S})
         here.wait(lambda: not here.open_jobs(), "some jobs didn't end")
-        rows, calls = here.rows(), here.ask("GET", "times")["calls"]
-        by_prompt = here.ask("GET", "calls")["by_prompt"]
+        rows, calls = here.rows(), here.vendor.ask("GET", "times")["calls"]
+        by_prompt = here.vendor.ask("GET", "calls")["by_prompt"]
     began_s = min(int(row["started_at_epoch_ms"]) for row in rows) / 1000
     answered = [at_s for at_s, status in calls if status == 200]  # noqa: PLR2004
     refused = [at_s for at_s, status in calls if status == 429]  # noqa: PLR2004
     ended_s = max(answered)
-    per_s = true / 60
 
     def in_minute(times: Sequence[float], minute: int) -> int:
         return sum(0 <= at_s - began_s - 60 * minute < 60 for at_s in times)  # noqa: PLR2004
@@ -327,7 +298,7 @@ def run_burst(setting: Setting, scenario: str) -> Figures:
         - sum(row["status"] == JobStatus.COMPLETED and row["job_id"] in ids for row in rows),
         vendor_per_minute=true,
         took_s=ended_s - began_s,
-        quota_used=(len(answered) - GATE_BURST) / (per_s * usable_s),
+        quota_used=Limit(true, 0).used(len(answered) - GATE_BURST, in_s=usable_s),
         refused=len(refused),
         twice=sum(counts["charged"] > 1 for counts in by_prompt.values()),
         by_minute=tuple(in_minute(answered, minute) / true for minute in minutes),
@@ -354,7 +325,7 @@ def run_fairness(setting: Setting) -> Fairness:
     with place(setting, true_per_minute=setting.per_minute) as here:
         with here.paused():
             here.submit([(BIG, {"model": "limited", "input": f"{n}"}) for n in range(BIG_JOBS)])
-        here.wait(lambda: bool(here.ask("GET", "times")["calls"]), "nothing was called")
+        here.wait(lambda: bool(here.vendor.ask("GET", "times")["calls"]), "nothing was called")
         time.sleep(SMALL_COME_AFTER_S)
         came_ms = time.time() * 1000
         here.submit(small)
@@ -370,18 +341,14 @@ def run_fairness(setting: Setting) -> Fairness:
         contended_s=(ended_ms - came_ms) / 1000,
         served=dict(sorted(served.items())),
         jain=sum(counts) ** 2 / (len(counts) * sum(count**2 for count in counts)),
-        alone_p95_s=_p95(alone_s),
-        beside_p95_s=_p95([_wait_s(row) for row in rows if row["tenant"] != BIG]),
+        alone_p95_s=percentiles(alone_s, 95)[0],
+        beside_p95_s=percentiles([_wait_s(row) for row in rows if row["tenant"] != BIG], 95)[0],
         lost=sum(row["status"] != JobStatus.COMPLETED for row in rows),
     )
 
 
 def _wait_s(row: dict[str, Any]) -> float:
     return (int(row["completed_at_epoch_ms"]) - int(row["created_at_epoch_ms"])) / 1000
-
-
-def _p95(values: Sequence[float]) -> float:
-    return statistics.quantiles(values, n=20)[-1]
 
 
 # ------------------------------------------------------------------------------------ telling
