@@ -168,7 +168,8 @@ class Place:
             TableName=self.local.outputs["JobsTableName"],
             ConsistentRead=True,
             ProjectionExpression="tenant, job_id, #s, model, created_at_epoch_ms, "
-            "started_at_epoch_ms, completed_at_epoch_ms, attempts_total",
+            "started_at_epoch_ms, completed_at_epoch_ms, due_at_epoch_ms, cache_key, fence, "
+            "attempts_total",
             ExpressionAttributeNames={"#s": "status"},
         )
         rows = [

@@ -76,7 +76,6 @@ def with_powertools() -> Callable[[dict[str, Any]], str]:
     from aws_lambda_powertools.utilities.idempotency.exceptions import (  # noqa: PLC0415
         IdempotencyAlreadyInProgressError,
     )
-    from aws_lambda_powertools.utilities.typing import LambdaContext  # noqa: PLC0415
     from botocore.config import Config  # noqa: PLC0415
 
     class Context:
@@ -93,9 +92,11 @@ def with_powertools() -> Callable[[dict[str, Any]], str]:
             config=Config(max_pool_connections=SETTINGS["workers"]),
         ),
     )
-    config = IdempotencyConfig(lambda_context=cast("LambdaContext", Context()))
+    config = IdempotencyConfig(lambda_context=cast("Any", Context()))
 
-    @idempotent_function(data_keyword_argument="work", config=config, persistence_store=store)
+    @idempotent_function(  # type: ignore[untyped-decorator]
+        data_keyword_argument="work", config=config, persistence_store=store
+    )
     def call(*, work: dict[str, str], key: str) -> str:
         return ask(work["prompt"], key)
 

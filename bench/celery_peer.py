@@ -1,8 +1,8 @@
 """Celery as a peer of `bench/peers.py`: the tasks of its workers, and a submitter.
 
-It runs where Celery is installed, and imports nothing of ours. The settings come from PEER_SETTINGS,
-a JSON object: `broker`, `vendor_url`, `per_minute`, `max_attempts`, `backoff_max_s`,
-`visibility_s`, `timeout_s`.
+It runs where Celery is installed, and imports nothing of ours. The settings come from
+PEER_SETTINGS, a JSON object: `broker`, `vendor_url`, `per_minute`, `max_attempts`,
+`backoff_max_s`, `visibility_s`, `timeout_s`.
 
     celery -A celery_peer worker --concurrency 15
     python celery_peer.py PLAN
@@ -22,7 +22,11 @@ from celery.signals import worker_process_init  # type: ignore[import-not-found,
 SETTINGS: dict[str, Any] = json.loads(os.environ["PEER_SETTINGS"])
 RETRIED = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
 
-_TRANSPORT = {"visibility_timeout": SETTINGS["visibility_s"]}
+_TRANSPORT = {
+    "visibility_timeout": SETTINGS["visibility_s"],
+    "unacked_restore_interval": 2,
+    "unacked_restore_throttle": 1,
+}
 
 app = Celery("celery_peer", broker=SETTINGS["broker"], backend=SETTINGS["broker"])
 app.conf.update(
@@ -81,7 +85,6 @@ def submit(plan: Path) -> None:
     """
     while not app.control.ping(timeout=0.5):
         pass
-    call.backend.result_consumer.start("warm")  # subscribes before anything is sent
     _say(ready=True)
     while not plan.exists():
         time.sleep(0.01)

@@ -4,6 +4,7 @@ What it leaves out of a deployment is done here afterwards, so that the template
 """
 
 import socket
+import subprocess
 import sys
 import urllib.error
 import urllib.request
@@ -95,6 +96,29 @@ def client(service: str, endpoint_url: str) -> Any:
         service,
         config=Config(retries={"mode": "standard", "total_max_attempts": 3}, read_timeout=120),
     )
+
+
+def processes_of(function: str, *, emulator_pid: int) -> list[int]:
+    """The ids of the processes that this function, a physical name, has now."""
+    listed = subprocess.run(
+        ["/bin/ps", "-A", "-ww", "-o", "pid=,ppid="], capture_output=True, text=True, check=True
+    ).stdout
+    children = [
+        int(pid)
+        for pid, parent in (line.split() for line in listed.splitlines())
+        if int(parent) == emulator_pid
+    ]
+    return [pid for pid in children if f"AWS_LAMBDA_FUNCTION_NAME={function}" in _environment(pid)]
+
+
+def _environment(pid: int) -> str:
+    """As far as it is ours to see."""
+    try:
+        return Path(f"/proc/{pid}/environ").read_text(errors="replace")
+    except OSError:
+        return subprocess.run(  # noqa: S603 - a number
+            ["/bin/ps", "eww", "-p", str(pid)], capture_output=True, text=True, check=False
+        ).stdout
 
 
 def apply_what_is_left_out(

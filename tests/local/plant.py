@@ -291,15 +291,7 @@ class Plant:
     def processes_of(self, function: str) -> list[int]:
         """The ids of the processes that this function has now, by its name in the outputs."""
         name = self.local.outputs[f"{function}FunctionName"]
-        listed = subprocess.run(
-            ["/bin/ps", "-A", "-ww", "-o", "pid=,ppid="], capture_output=True, text=True, check=True
-        ).stdout
-        children = [
-            int(pid)
-            for pid, parent in (line.split() for line in listed.splitlines())
-            if int(parent) == self.local.pid
-        ]
-        return [pid for pid in children if f"AWS_LAMBDA_FUNCTION_NAME={name}" in _environment(pid)]
+        return emulator.processes_of(name, emulator_pid=self.local.pid)
 
     def kill_workers(self) -> int:
         """Ends every worker's process without a word, and gives their number."""
@@ -344,16 +336,6 @@ def built(folder: Path, *, more: str = "") -> Iterator[Plant]:
         plant.close()
     finally:
         stack.down(folder)
-
-
-def _environment(pid: int) -> str:
-    """As far as it is ours to see."""
-    try:
-        return Path(f"/proc/{pid}/environ").read_text(errors="replace")
-    except OSError:
-        return subprocess.run(  # noqa: S603 - a number
-            ["/bin/ps", "eww", "-p", str(pid)], capture_output=True, text=True, check=False
-        ).stdout
 
 
 def _item(values: dict[str, Any]) -> dict[str, Any]:
