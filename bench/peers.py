@@ -743,7 +743,7 @@ def kill_table(found: Mapping[str, Killed]) -> report.Table:
 def _bars(
     found: Mapping[str, Figures], ideals: Mapping[str, tuple[list[float], float]]
 ) -> list[report.Bars]:
-    names = [TITLES[name] for name in found]
+    names = [TITLES[name].split()[0] for name in found]  # there is little room below a bar
     return [
         report.Bars(
             "calls",
@@ -797,7 +797,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.add_argument("--kill-items", type=int, default=40)
         parser.add_argument("--per-minute", type=int, default=300, help="what the vendor allows")
         parser.add_argument("--latency-s", type=float, default=0.3, help="of the vendor")
-        parser.add_argument("--deadline-s", type=float, default=60, help="after the last submit")
+        parser.add_argument("--deadline-s", type=float, default=90, help="after the last submit")
         parser.add_argument("--celery-python", type=Path, default=CELERY_PYTHON)
 
     given = report.options(__doc__, arguments, add=add)
