@@ -29,6 +29,7 @@ from typing import Any
 
 import httpx
 from sluiceway.usecases.wait_job import wait_while
+from sluiceway_cli.costs import UPDATE_MS, WAITS_MS
 from sluiceway_cli.target import Target
 from sluiceway_client import Client, Job
 from sluiceway_client.errors import SluicewayError
@@ -37,9 +38,7 @@ from sluiceway_local import emulator
 sys.path.insert(0, str(Path(__file__).parents[1]))  # run as a script, it knows its folder only
 
 from bench import burst, report
-from bench.cache_cost import WAITS_MS
 from bench.report import NotMeasuredError
-from bench.simulate import UPDATE_MS
 
 RATES_PER_S = (2.0, 4.0, 6.0, 8.0, 10.0)
 FOR_S = 12.5
@@ -390,7 +389,7 @@ class Traces:
                 if line.members.get("message") == event
             }
         self._calls: dict[str, list[tuple[float, float]]] = {}
-        for call in here.ask("GET", "spans")["calls"]:
+        for call in here.vendor.ask("GET", "spans")["calls"]:
             if call["status"] == 200:  # noqa: PLR2004
                 span = call["arrived_at_s"], call["left_at_s"]
                 self._calls.setdefault(call["idempotency_key"], []).append(span)
@@ -630,9 +629,10 @@ def measure(setting: Setting) -> Found:
         burst.place(
             vendor,
             true_per_minute=CALLS_PER_MINUTE,
-            warm=lambda here: Partner(here).warm(),
+            lanes=(),
         ) as here,
     ):
+        Partner(here).warm()
         taken = floors(here.local.endpoint_url, Path(folder))
         since_ms = round(time.time() * 1000)
         partner = Partner(here)

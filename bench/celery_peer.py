@@ -4,7 +4,7 @@ It runs where Celery is installed, and imports nothing of ours. The settings com
 PEER_SETTINGS, a JSON object: `broker`, `vendor_url`, `per_minute`, `max_attempts`,
 `backoff_max_s`, `visibility_s`, `timeout_s`.
 
-    celery -A celery_peer worker --concurrency 15
+    celery -A celery_peer worker --concurrency 8
     python celery_peer.py PLAN
 """
 

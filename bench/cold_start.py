@@ -30,7 +30,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
-from sluiceway_local import emulator
+from sluiceway_local import emulator, processes
 from sluiceway_local.state import LocalStack
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # run as a script, it knows its folder only
@@ -280,12 +280,15 @@ class Starter:
         done = subprocess.run(  # noqa: S603 - our own code
             [
                 *(self.python, "-S", "-P", "-B", *options),
-                *(str(self.folder / "runner.py"), str(self.folder / f"{_folder(_plain(name))}.json")),
+                *(
+                    str(self.folder / "runner.py"),
+                    str(self.folder / f"{_folder(_plain(name))}.json"),
+                ),
             ],
             env={
                 "PATH": os.defpath,
                 "PYTHONPATH": f"{code}:{LAYER}",
-                "AWS_DEFAULT_REGION": emulator.REGION,
+                "AWS_DEFAULT_REGION": processes.REGION,
                 "AWS_ACCESS_KEY_ID": "test",
                 "AWS_SECRET_ACCESS_KEY": "test",
                 "AWS_LAMBDA_FUNCTION_NAME": "function",
@@ -340,8 +343,7 @@ GOOD: dict[str, Callable[[Any], bool]] = {
 def events_of(gateway: aws_calls.Gateway, local: LocalStack, sink: str) -> dict[str, Any]:
     """The first event of each function, for the stack as it is."""
     samples = {
-        path.stem: json.loads(path.read_text())
-        for path in (report.ROOT / "events").glob("*.json")
+        path.stem: json.loads(path.read_text()) for path in (report.ROOT / "events").glob("*.json")
     }
     job_id = gateway.submit("cold start: run this")
     authorize = samples["authorize"]
@@ -371,7 +373,7 @@ def _webhook(local: LocalStack, sink: str) -> dict[str, Any]:
     told = sqs.receive_message(
         QueueUrl=url, WaitTimeSeconds=10, MessageSystemAttributeNames=["All"]
     )
-    return aws_calls._record(told["Messages"][0], url)  # noqa: SLF001 - as Lambda's poller does
+    return aws_calls.record_of(told["Messages"][0], url)
 
 
 def measure(starter: Starter) -> dict[str, list[Start]]:
@@ -399,7 +401,9 @@ def distributions() -> dict[str, list[Path]]:
         name = told.parent.name.partition("-")[0].lower().replace("_", "-")
         files = [LAYER / line.split(",")[0] for line in told.read_text().splitlines()]
         found[name] = [path for path in files if path.is_file()]
-        packages = {path.relative_to(LAYER).parts[0] for path in found[name] if ".." not in str(path)}
+        packages = {
+            path.relative_to(LAYER).parts[0] for path in found[name] if ".." not in str(path)
+        }
         found[name] += [
             cached
             for package in packages

@@ -22,16 +22,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 import httpx
 from boto3.dynamodb.types import TypeSerializer
-from samtranslator.yaml_helper import yaml_parse
 from sluiceway_client import Client, SluicewayError
-from sluiceway_local import deploy, emulator, processes, stack
+from sluiceway_local import emulator, processes
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # run as a script, it knows its folder only
 
@@ -48,6 +47,9 @@ STEADY_PER_S = 6.0
 
 KILL_AFTER = 1 / 3
 """Of the works are answered when the workers are killed."""
+
+WORKERS = 8
+"""Of each. More would help nobody at this limit, and make Celery's rate limit late sooner."""
 
 CONNECTIONS = 6
 """Of Sluiceway's submitters: an emulator starts a process for each request at once."""
@@ -774,18 +776,21 @@ def _bars(
     ]
 
 
-def _stack(given: argparse.Namespace, setting: Setting) -> AbstractContextManager[burst.Place]:
-    """Sluiceway's place, with the vendor of the others."""
+@contextmanager
+def _stack(given: argparse.Namespace, setting: Setting) -> Iterator[burst.Place]:
+    """Sluiceway's place, with the vendor and the workers of the others."""
     shared = burst.Setting(given.items, given.per_minute, setting.latency_s, BROUGHT_UP_IN_S)
-    return burst.place(shared, true_per_minute=given.per_minute, lanes=("interactive",))
-
-
-def _workers() -> int:
-    """As many as the lane has on the local stack."""
-    template = yaml_parse(stack.source().template.read_text())
-    row = template["Mappings"]["Concurrency"][deploy.PARAMETERS["WorkerConcurrency"]]
-    count: int = row["Interactive"]
-    return count
+    with burst.place(shared, true_per_minute=given.per_minute, lanes=("interactive",)) as here:
+        queue = here.local.outputs["InteractiveQueueUrl"].rsplit("/", 1)[1]
+        client = emulator.client("lambda", here.local.endpoint_url)
+        found = client.list_event_source_mappings()["EventSourceMappings"]
+        (lane,) = (one for one in found if one["EventSourceArn"].endswith(f":{queue}"))
+        changed = client.update_event_source_mapping(
+            UUID=lane["UUID"], ScalingConfig={"MaximumConcurrency": setting.workers}
+        )
+        if changed["ScalingConfig"]["MaximumConcurrency"] != setting.workers:
+            raise report.NotMeasuredError("the lane kept another number of workers")
+        yield here
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -804,7 +809,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     setting = Setting(
         Limit(given.per_minute, burst.VENDOR_BURST),
         given.latency_s,
-        _workers(),
+        WORKERS,
         given.deadline_s,
         given.celery_python,
     )
