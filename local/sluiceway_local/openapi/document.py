@@ -12,7 +12,7 @@ from typing import Any
 from aws_lambda_powertools.event_handler import APIGatewayRestResolver
 from aws_lambda_powertools.event_handler.openapi.models import HTTPBearer, Server, Tag
 from pydantic import BaseModel
-from sluiceway.domain import openai_request, request
+from sluiceway.domain import openai_request, request, webhook_request
 
 from sluiceway_local.openapi import batches, forms, jobs, openai, service, usage, webhooks
 
@@ -177,7 +177,11 @@ def _tidy(node: Any) -> None:
 
 
 def _request_models() -> Iterator[type[BaseModel]]:
-    for one in (*vars(request).values(), *vars(openai_request).values()):
+    for one in (
+        *vars(request).values(),
+        *vars(openai_request).values(),
+        *vars(webhook_request).values(),
+    ):
         if inspect.isclass(one) and issubclass(one, BaseModel):
             yield one
 

@@ -17,7 +17,7 @@ from sluiceway.usecases.features import require_feature
 from sluiceway.usecases.get_batch import FetchedBatch, Result, documents_of, get_batch, with_places
 from sluiceway.usecases.submit_batch import submit_batch
 from sluiceway.usecases.submit_job import Accepted, Hit
-from sluiceway.usecases.wait_job import wait_while
+from sluiceway.usecases.wait_job import LONGEST_BATCH_LOOK_MS, wait_while
 
 if TYPE_CHECKING:
     from sluiceway.usecases.authorize import Caller
@@ -135,6 +135,7 @@ def _fetch(batch_id: str, caller: Caller, request: Request, *, wait_s: float = 0
         until_ms=until_ms,
         clock=submitter.clock,
         pause=deps.pause,
+        longest_ms=LONGEST_BATCH_LOOK_MS,
     )
     return with_places(fetched, catalogue=submitter.catalogue, backlogs=submitter.backlogs)
 
