@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+from boto3.dynamodb.types import TypeSerializer
 from botocore.exceptions import ClientError
+from hypothesis import given
+from hypothesis import strategies as st
 from sluiceway.adapters.dynamodb import (
     MAX_LOST,
     MAX_TRIES,
@@ -82,9 +85,48 @@ def test_items_leave_none_out() -> None:
     assert to_item({"a": None, "b": 1}) == {"b": {"N": "1"}}
 
 
-def test_items_refuse_floats_as_the_real_serialiser_does() -> None:  # case T08
-    with pytest.raises(TypeError, match="Float"):
+PLAIN = st.none() | st.booleans() | st.text() | st.binary() | st.integers(-(10**38) + 1, 10**38 - 1)
+SETS = [
+    st.frozensets(kind, min_size=1)
+    for kind in (st.text(), st.binary(), st.integers(-(10**38) + 1, 10**38 - 1))
+]
+
+
+@given(
+    st.recursive(
+        PLAIN | st.one_of(SETS),
+        lambda deeper: st.lists(deeper) | st.dictionaries(st.text(), deeper),
+    )
+)
+def test_items_are_those_of_boto3(value: object) -> None:
+    theirs = TypeSerializer().serialize(value)
+
+    ours = to_item({"a": {"nested": value}})
+
+    assert ours == {"a": {"M": {"nested": theirs}}}
+    assert from_item(ours) == {"a": {"nested": value}}
+
+
+def test_items_refuse_floats_as_boto3_does() -> None:  # case T08
+    with pytest.raises(TypeError, match="float"):
         to_item({"cost": 0.1})
+
+
+@pytest.mark.parametrize("mixed", [set(), {1, "a"}])
+def test_items_refuse_a_set_of_no_one_kind(mixed: set[object]) -> None:
+    with pytest.raises(ValueError, match="unpack"):
+        to_item({"set": mixed})
+
+
+@pytest.mark.parametrize("number", ["1E+3", "1000.0", "1e3"])
+def test_items_read_an_integer_however_it_is_spelt(number: str) -> None:
+    assert from_item({"n": {"N": number}}) == {"n": 1000}
+
+
+@pytest.mark.parametrize("damaged", [{"X": "a"}, {"B": "text"}])
+def test_items_refuse_what_is_no_attribute(damaged: dict[str, str]) -> None:
+    with pytest.raises(TypeError):
+        from_item({"a": damaged})
 
 
 def test_items_give_integers_and_not_decimals() -> None:
