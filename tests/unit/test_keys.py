@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import os
 import re
@@ -14,11 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import rfc8785
 import sluiceway
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from sluiceway.domain import strict_json
-from sluiceway.domain.keys import Keys, Work, keys_of
+from sluiceway.domain.keys import Keys, Work, digest_of, keys_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -92,6 +95,37 @@ def test_keys_of_a_known_request_never_change() -> None:
         job_key="j1_yEqPBJRqYOF2u1cF9lQ5L41FTFqOqQ-MEjRX6PUr14w",
         cache_key="c1_KJW63TcGhavtjXUQDnOZMORnWJ_8P470Z84DNutCyhc",
     )
+
+
+def tagged(value: Any) -> Any:
+    """What the digest is of, as a JSON value."""
+    match value:
+        case str():
+            return "s" + unicodedata.normalize("NFC", re.sub("\r\n?", "\n", value))
+        case bool() | None:
+            return value
+        case int() if abs(value) >= 2**53:
+            return f"i{value}"
+        case float() if value.is_integer():
+            return tagged(int(value))
+        case list():
+            return [tagged(item) for item in value]
+        case dict():
+            return {name: tagged(item) for name, item in value.items()}
+    return value
+
+
+ESCAPED = "".join(map(chr, range(0x20))) + '"\\/\x7f\x80\u2028\ue000\U0001f30a'
+
+
+@given(JSON)
+@example({ESCAPED: ESCAPED, "\ue000": 1e-7, "\U0001f30a": -0.0})
+def test_digest_is_of_the_canonical_json_of_rfc_8785(value: Any) -> None:
+    canonical = rfc8785.dumps(tagged(value))
+
+    digest = base64.urlsafe_b64encode(hashlib.sha256(canonical).digest())
+
+    assert digest_of(value) == digest.rstrip(b"=").decode()
 
 
 def test_keys_are_the_same_in_every_process() -> None:  # case K06

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import itertools
+import json
 import re
 import unicodedata
 from dataclasses import dataclass
@@ -88,32 +89,32 @@ def keys_of(work: Work) -> Keys:
         "scope": work.cache_scope,
     }
     owned = shared | {"tenant": work.tenant, "tenant_epoch": work.tenant_epoch}
+    modes = {
+        "mode": work.cache_mode,
+        "no_store": work.no_store,
+        "invalidated_at": work.invalidated_at_epoch_ms,
+    }
+    # The prompt is in both, and written once.
+    written = {name: _canonical(value) for name, value in (owned | modes).items()}
+    cached = shared if work.cache_scope == "shared" else owned
     return Keys(
-        job_key=_digest(
-            "j",
-            owned
-            | {
-                "mode": work.cache_mode,
-                "no_store": work.no_store,
-                "invalidated_at": work.invalidated_at_epoch_ms,
-            },
-        ),
-        cache_key=_digest("c", shared if work.cache_scope == "shared" else owned),
+        job_key=f"j{SCHEMA_VERSION}_{_digest(_object(written))}",
+        cache_key=f"c{SCHEMA_VERSION}_{_digest(_object({name: written[name] for name in cached}))}",
     )
 
 
 def digest_of(value: Any) -> str:
     """Of a JSON value: 43 URL-safe characters, the same for the same meaning."""
-    digest = hashlib.sha256(rfc8785.dumps(_canonical(value))).digest()
+    return _digest(_canonical(value))
+
+
+def _digest(canonical: str) -> str:
+    digest = hashlib.sha256(canonical.encode()).digest()
     return base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
 
 
-def _digest(kind: str, value: Any) -> str:
-    return f"{kind}{SCHEMA_VERSION}_{digest_of(value)}"
-
-
-def _canonical(value: Any) -> Any:
-    """`value` as RFC 8785 can take it, different for different values.
+def _canonical(value: Any) -> str:
+    """`value` in the form of RFC 8785, different for different values.
 
     Strings get the tag `s` and big integers become strings with the tag `i`, so that no string is
     taken for an integer. Only strings that are values are normalised: two member names that differ
@@ -121,19 +122,33 @@ def _canonical(value: Any) -> Any:
     """
     match value:
         case str():
-            return "s" + _composed(_fold_line_ends(value))
-        case bool() | None:
-            return value
+            return _quoted("s" + _composed(_fold_line_ends(value)))
+        case None:
+            return "null"
+        case bool():
+            return "true" if value else "false"
         case int():
-            return value if abs(value) < _EXACT_INTEGERS else f"i{value}"
+            return str(value) if abs(value) < _EXACT_INTEGERS else f'"i{value}"'
         case float():
             # 1e20 and 100000000000000000000 are one number, so they take one way.
-            return _canonical(int(value)) if value.is_integer() else value
+            if value.is_integer():
+                return _canonical(int(value))
+            return rfc8785.dumps(value).decode()
         case list() | tuple():
-            return [_canonical(item) for item in value]
+            return f"[{','.join(map(_canonical, value))}]"
         case dict():
-            return {name: _canonical(item) for name, item in value.items()}
+            return _object({name: _canonical(item) for name, item in value.items()})
     raise TypeError(f"{type(value).__name__} is not a JSON type")
+
+
+def _object(members: dict[str, str]) -> str:
+    """An object whose values are canonical already: RFC 8785 orders its names as UTF-16."""
+    names = sorted(members, key=lambda name: name.encode("utf-16-be"))
+    return f"{{{','.join(f'{_quoted(name)}:{members[name]}' for name in names)}}}"
+
+
+_quoted = json.JSONEncoder(ensure_ascii=False).encode
+"""A text as a JSON string: what RFC 8785 escapes is what this escapes, in the same way."""
 
 
 def _composed(text: str) -> str:
