@@ -140,7 +140,7 @@ def test_webhook_on_the_page_is_one_of_ours() -> None:
         status="completed",
     )
 
-    assert shape(json.loads(text)) == shape(json.loads(event.webhook_body()))
+    assert shape(json.loads(text)) == shape(json.loads(event.webhook_body))
 
 
 def test_receiver_takes_our_webhooks_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -147,7 +147,7 @@ def test_event_holds_nothing_of_prompt_result_or_metadata(tenant: str) -> None:
     event = event_of(a_record({"tenant": {"S": tenant}}))
 
     assert event is not None
-    told = json.dumps(event.detail()) + event.webhook_body()
+    told = json.dumps(event.detail()) + event.webhook_body
     assert "hunter2" not in told
     assert "hooks.partner.example" not in told
     for encoded in ("YSBwcm9tcHQg", "YSByZXN1bHQg"):

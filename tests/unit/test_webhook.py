@@ -116,21 +116,21 @@ def test_detail_of_a_completed_job() -> None:
 
 
 def test_failed_job_has_its_error_code_and_no_usage() -> None:
-    data = an_event(status="failed", error_code="vendor_rejected").data()
+    data = an_event(status="failed", error_code="vendor_rejected").data
 
     assert data["error"] == {"code": "vendor_rejected", "retryable": False}
     assert "usage" not in data
 
 
 def test_webhook_body_is_thin_and_does_not_name_the_tenant() -> None:
-    body = json.loads(an_event().webhook_body())
+    body = json.loads(an_event().webhook_body)
 
     assert body == {
         "type": "job.completed",
         "timestamp": "2026-01-01T00:00:01.000Z",
-        "data": an_event().data(),
+        "data": an_event().data,
     }
-    assert "acme" not in an_event().webhook_body()
+    assert "acme" not in an_event().webhook_body
 
 
 def test_each_callback_gets_a_webhook() -> None:

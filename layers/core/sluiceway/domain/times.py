@@ -15,4 +15,4 @@ def rfc3339(epoch_ms: int | None) -> str | None:
     if epoch_ms is None:
         return None
     moment = datetime.fromtimestamp(epoch_ms // 1000, UTC)
-    return f"{moment:%Y-%m-%dT%H:%M:%S}.{epoch_ms % 1000:03d}Z"
+    return f"{moment.isoformat()[:19]}.{epoch_ms % 1000:03d}Z"

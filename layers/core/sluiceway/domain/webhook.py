@@ -15,6 +15,7 @@ import json
 import re
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from sluiceway.domain import ids
@@ -60,9 +61,12 @@ DELIVERY_KEPT_S = 30 * 24 * 3600
 # ------------------------------------------------------------------------------------ events
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class JobEvent:
-    """A job has reached a final state. Times are epoch milliseconds."""
+    """A job has reached a final state. Times are epoch milliseconds.
+
+    What is told of it is worked out once: bus and webhooks tell the same.
+    """
 
     tenant: str
     job_id: str
@@ -89,7 +93,7 @@ class JobEvent:
     saved_nanos: int | None = None
     callback_urls: tuple[str, ...] = ()
 
-    @property
+    @cached_property
     def event_id(self) -> str:
         """The same however often this transition of this job is told: 36 characters.
 
@@ -113,7 +117,8 @@ class JobEvent:
         """Its name on the event bus."""
         return DETAIL_TYPES[self.status]
 
-    def data(self) -> dict[str, Any]:
+    @cached_property
+    def data(self) -> Mapping[str, Any]:
         """What a partner is told. The result is fetched from the API."""
         data: dict[str, Any] = {
             "job_id": self.job_id,
@@ -146,15 +151,16 @@ class JobEvent:
             "redrives": self.redrives,
             "result_source": self.result_source,
             "at": rfc3339(self.at_epoch_ms),
-            **self.data(),
+            **self.data,
         }
 
+    @cached_property
     def webhook_body(self) -> str:
         """The body of a webhook, the same in every attempt: what is signed must not change."""
         body = {
             "type": self.type,
             "timestamp": rfc3339(self.at_epoch_ms),
-            "data": self.data(),
+            "data": self.data,
         }
         return json.dumps(body, separators=(",", ":"))
 
@@ -258,7 +264,7 @@ def deliveries(event: JobEvent, endpoints: Endpoints) -> list[Delivery]:
             job_id=event.job_id,
             correlation_id=event.correlation_id,
             url=url,
-            body=event.webhook_body(),
+            body=event.webhook_body,
         )
         for endpoint_id, url in addresses
     ]
