@@ -563,7 +563,10 @@ def _moved(job: Job, *, due_at_ms: int | None = None, **changes: Any) -> Job:
 
     `due_at_ms` is never past the deadline while the job waits, so that it is seen then.
     """
-    moved = replace(
+    waits = changes.get("status", job.status) in {JobStatus.QUEUED, JobStatus.RETRYING}
+    if due_at_ms is not None and waits:
+        due_at_ms = min(due_at_ms, changes.get("deadline_epoch_ms", job.deadline_epoch_ms))
+    return replace(
         job,
         **{
             "revision": job.revision + 1,
@@ -574,13 +577,8 @@ def _moved(job: Job, *, due_at_ms: int | None = None, **changes: Any) -> Job:
             "slot_at_epoch_ms": None,
             "slot_version": None,
             "slot_shard": None,
+            "due_at_epoch_ms": due_at_ms,
+            "due_shard": None if due_at_ms is None else due_shard(job.job_id),
             **changes,
         },
-    )
-    if due_at_ms is not None and moved.status in {JobStatus.QUEUED, JobStatus.RETRYING}:
-        due_at_ms = min(due_at_ms, moved.deadline_epoch_ms)
-    return replace(
-        moved,
-        due_at_epoch_ms=due_at_ms,
-        due_shard=None if due_at_ms is None else due_shard(job.job_id),
     )
