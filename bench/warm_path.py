@@ -808,7 +808,9 @@ GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("rows", ("boto3/dynamodb/types.py", "adapters/dynamodb.py")),
     ("rows", ("adapters/dynamodb_jobs.py",)),
     ("adapters, the rest", ("sluiceway/adapters/",)),
-    ("use cases and domain", ("sluiceway/", "functions/")),
+    ("domain", ("sluiceway/domain/",)),
+    ("use cases", ("sluiceway/usecases/",)),
+    ("functions and routes", ("sluiceway/", "functions/")),
 )
 """What time is spent on, by the innermost file that is one of these; "" isn't counted."""
 

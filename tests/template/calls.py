@@ -23,6 +23,7 @@ from aws_lambda_powertools.utilities.idempotency import (
 )
 from botocore import xform_name
 from botocore.exceptions import ClientError
+from botocore.validate import validate_parameters
 from moto import mock_aws
 from sluiceway import bootstrap
 from sluiceway.adapters.dynamodb_stream import event_of
@@ -274,6 +275,7 @@ class _Recorder:
 
     def hear(self, params: dict[str, Any], model: Any, **_: Any) -> None:
         """botocore says that a client was called."""
+        validate_parameters(params, model.input_shape)  # the functions' own clients don't
         if self._noted is not None:
             self.calls.operations.add(xform_name(model.name))
             service = model.service_model.service_name

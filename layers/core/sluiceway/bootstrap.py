@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from sluiceway.usecases.sweep_jobs import Sweeper
 
 # Two things that botocore does for each call, and each takes a tenth of its time: it looks at every
-# value of every parameter, as the services do again and as it does in the contract tests, and it
+# value of every parameter, as the services do again and the tests do of every call, and it
 # spells out the machine and all features for the user agent, twice.
 _LEAN = Config(parameter_validation=False, user_agent=f"Boto3/{boto3.__version__} sluiceway")
 # botocore's own defaults change between versions, so what the protocol relies on is said here.
