@@ -805,20 +805,17 @@ GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("keys", ("domain/keys.py", "rfc8785")),
     ("replies", ("sluiceway/http.py", "routes/request.py")),
     ("compression", ("domain/payload.py",)),
-    ("rows", ("boto3/dynamodb/types.py", "adapters/dynamodb.py")),
-    ("rows", ("adapters/dynamodb_jobs.py",)),
+    ("rows", ("adapters/dynamodb.py", "adapters/dynamodb_jobs.py")),
     ("adapters, the rest", ("sluiceway/adapters/",)),
     ("domain", ("sluiceway/domain/",)),
     ("use cases", ("sluiceway/usecases/",)),
-    ("functions and routes", ("sluiceway/", "functions/")),
+    ("functions and routes", ("core/sluiceway/", "/app.py")),
 )
 """What time is spent on, by the innermost file that is one of these; "" isn't counted."""
 
 
 @cache
 def _group_of(file: str) -> str | None:
-    if "boto3/dynamodb/types.py" in file:
-        return "rows"
     for name, parts in GROUPS:
         if any(part in file for part in parts):
             return name

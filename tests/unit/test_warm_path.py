@@ -10,7 +10,6 @@ import boto3
 import botocore
 import pytest
 from aws_lambda_powertools.metrics.provider import cloudwatch_emf
-from boto3.dynamodb import types
 from sluiceway.adapters import dynamodb, sqs_queue
 from sluiceway.domain import keys
 
@@ -91,7 +90,6 @@ def test_network_answers_aside_what_is_asked_now_and_then_and_not_each_time() ->
     [
         (botocore.auth, "AWS: signing"),
         (botocore.hooks, "AWS: the rest of botocore"),
-        (types, "rows"),
         (dynamodb, "rows"),
         (sqs_queue, "adapters, the rest"),
         (cloudwatch_emf, "metrics"),
