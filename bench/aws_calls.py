@@ -1231,10 +1231,8 @@ def gateway_on_local_stack() -> Iterator[Gateway]:
         tables = Tables(plain, outputs["CoordinationTableName"], outputs["CacheTableName"])
         words = {"JobsTableName": "job", "CacheTableName": "cache", "PartnersTableName": "key"}
         recorder = Recorder(tables, {outputs[name]: word for name, word in words.items()})
-        boto3.setup_default_session()
-        if boto3.DEFAULT_SESSION is None:
-            raise report.NotMeasuredError("boto3 has no default session")
-        recorder.attach(boto3.DEFAULT_SESSION)
+        bootstrap.session.cache_clear()
+        recorder.attach(boto3.Session(botocore_session=bootstrap.session()))
         yield Gateway(local, catalogues.parse(text), simulator, tables, recorder)
 
 

@@ -5,8 +5,9 @@ is a recording: the event is answered once by the emulator with template.yaml de
 each start gets the same answers again from this process, at once. So what is measured is the
 function's own work, and the calls that it makes cost no more than a loopback connection.
 
-The floors are a function with boto3 and one DynamoDB client that reads one item, and the same with
-Powertools' Logger and a pydantic model. They run in the same rounds, with the same layer.
+The floors are a function with boto3 and one DynamoDB client that reads one item, the same with
+Powertools' Logger and a pydantic model, and that with one call by httpx. They run in the same
+rounds, with the same layer.
 """
 
 import json
@@ -97,8 +98,28 @@ def handler(event, context):
     logger.info(Event.model_validate({"name": "floor"}).name)
     return client.get_item(TableName=os.environ["PARTNERS_TABLE"], Key={"key_hash": {"S": "1"}})
 """,
+    "floor: boto3, Logger, pydantic, httpx": """
+import asyncio
+import os
+import boto3
+import httpx
+from aws_lambda_powertools import Logger
+from pydantic import BaseModel
+class Event(BaseModel):
+    name: str
+logger = Logger(service="floor")
+client = boto3.client("dynamodb")
+async def call(url):
+    async with httpx.AsyncClient(trust_env=False) as http:
+        return (await http.get(url)).status_code
+def handler(event, context):
+    logger.info(Event.model_validate({"name": "floor"}).name)
+    client.get_item(TableName=os.environ["PARTNERS_TABLE"], Key={"key_hash": {"S": "1"}})
+    return asyncio.run(call(event["url"]))
+""",
 }
-BARE, FLOOR = FLOORS
+BARE, FLOOR, CALLING = FLOORS
+FLOOR_EVENTS = {BARE: "one read", FLOOR: "one read", CALLING: "one read and one call"}
 
 RUNNER = """
 import time
@@ -199,13 +220,14 @@ class _Aws(BaseHTTPRequestHandler):
 
 
 class Sink(BaseHTTPRequestHandler):
-    """Where a webhook goes."""
+    """Where a webhook goes, and a floor's call."""
 
-    def do_POST(self) -> None:
-        """Takes it."""
+    def _take(self) -> None:
         self.rfile.read(int(self.headers.get("content-length") or 0))
         self.send_response(204)
         self.end_headers()
+
+    do_GET = do_POST = _take  # noqa: N815 - its names
 
     def log_message(self, *_: Any) -> None:
         """Nothing."""
@@ -481,14 +503,14 @@ def start_table(found: Mapping[str, Sequence[Start]]) -> report.Table:
     """Head and lines."""
     head = [
         *("function", "first event", "import, ms", "event, ms", "all, ms", "CPU, ms"),
-        *("of the first floor", "of the second floor", "goal"),
+        *("of the first floor", "of the second floor", "goal", "of the third floor"),
     ]
     lines = []
     for name, starts in found.items():
         lines.append(
             [
                 name,
-                "one GetItem" if name in FLOORS else EVENTS[_plain(name)],
+                FLOOR_EVENTS.get(name) or EVENTS[_plain(name)],
                 *(
                     f"{median(getattr(one, part) for one in starts):.0f}"
                     for part in ("import_ms", "event_ms", "all_ms", "cpu_ms")
@@ -496,6 +518,7 @@ def start_table(found: Mapping[str, Sequence[Start]]) -> report.Table:
                 f"{ratio(found, name, BARE):.2f}",
                 f"{ratio(found, name, FLOOR):.2f}",
                 f"{GOALS[name]:.2f}" if name in GOALS else "-",
+                f"{ratio(found, name, CALLING):.2f}",
             ]
         )
     return report.Table("Starts", head, lines)
@@ -552,7 +575,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for name, code in FLOORS.items():
             (folder / _folder(name)).mkdir()
             (folder / _folder(name) / "app.py").write_text(code)
-            (folder / f"{_folder(name)}.json").write_text("{}")
+            url = {"url": f"http://127.0.0.1:{sink.server_address[1]}/"}
+            (folder / f"{_folder(name)}.json").write_text(json.dumps(url))
         gateway = ends.enter_context(aws_calls.gateway_on_local_stack())
         local = gateway.local
         starter = Starter(interpreter, folder, aws, environments(local))

@@ -603,14 +603,21 @@ class Recorded:
         return [self.way.another(number) for number in range(count)]
 
 
+def fresh_session(**credentials: str) -> boto3.Session:
+    """A session that the functions' builders will use."""
+    bootstrap.session.cache_clear()
+    return boto3.Session(
+        botocore_session=bootstrap.session(), region_name="us-east-1", **credentials
+    )
+
+
 def record(
     ways: Sequence[Way], modules: Mapping[str, Any]
 ) -> tuple[list[Recorded], dict[str, Exchange], dict[str, str]]:
     """Each path as it goes, what is asked aside, and the environment of the functions."""
     found = []
     with mock_aws():
-        session = boto3.Session(region_name="us-east-1")
-        boto3.DEFAULT_SESSION = session
+        session = fresh_session()
         environment = template.make_resources(session, "dynamodb")
         os.environ.update(environment)
         appconfig.FakeAppConfig(session, catalogue=CATALOGUE, flags=FLAGS)
@@ -646,13 +653,11 @@ class Bench:
 
     def __init__(self, modules: Mapping[str, Any], aside: Mapping[str, Exchange]) -> None:
         """Outside moto's mock, in the environment of the functions."""
-        session = boto3.Session(
+        session = fresh_session(
             aws_access_key_id="bench",
             aws_secret_access_key="bench",  # noqa: S106 - nobody checks it
             aws_session_token="bench",  # noqa: S106
-            region_name="us-east-1",
         )
-        boto3.DEFAULT_SESSION = session
         appconfig.FakeAppConfig(session, catalogue=CATALOGUE, flags=FLAGS)
         self._aside = aside
         self._network = Network(session)

@@ -5,7 +5,7 @@ import re
 from typing import Any
 
 import click
-from sluiceway.adapters.appconfig import parse_flags
+from sluiceway.adapters.powertools_flags import parse_flags
 from sluiceway.domain import flags
 from sluiceway.domain.ids import NAME_PATTERN
 

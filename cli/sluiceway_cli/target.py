@@ -16,7 +16,6 @@ from typing import Any
 import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
-from sluiceway.adapters.appconfig import parse_flags
 from sluiceway.adapters.dynamodb import Table, to_item
 from sluiceway.adapters.dynamodb_audit import DynamoDBAudit
 from sluiceway.adapters.dynamodb_backlog import DynamoDBBacklogs
@@ -32,6 +31,7 @@ from sluiceway.adapters.dynamodb_rates import DynamoDBRates
 from sluiceway.adapters.dynamodb_state import STATE_KEY, DynamoDBState
 from sluiceway.adapters.dynamodb_usage import DynamoDBUsage
 from sluiceway.adapters.eventbridge_events import EventBridgeEvents
+from sluiceway.adapters.powertools_flags import parse_flags
 from sluiceway.adapters.s3_payloads import S3Payloads
 from sluiceway.adapters.secrets_manager_webhooks import SecretsManagerWebhooks
 from sluiceway.adapters.sqs_queue import SQSJobQueue

@@ -299,8 +299,7 @@ def main(report_to: Path) -> None:
     logging.getLogger().addHandler(logging.StreamHandler(sys.stderr))
     report = Report()
     with mock_aws(), Simulator() as sim, partners_server(report) as hook:
-        session = boto3.Session()
-        boto3.DEFAULT_SESSION = session
+        session = boto3.Session(botocore_session=bootstrap.session())
         os.environ.update({**make_resources(session, "dynamodb"), "TARGET": "local"})
         FakeAppConfig(session, catalogue=SIMULATED.format(url=sim.url), flags="{}")
         secrets = session.client("secretsmanager")

@@ -75,7 +75,7 @@ def assert_nothing_happened(stage: Stage) -> None:
 def configuration(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeAppConfig]:
     """What a process that starts finds in AppConfig."""
     session = boto3.Session(region_name="us-east-1")
-    monkeypatch.setattr(boto3, "DEFAULT_SESSION", session)
+    monkeypatch.setattr(bootstrap, "session", lambda: session._session)
     for name in ("jobs_table", "cache_table", "coordination_table", "idempotency_table"):
         monkeypatch.setenv(name.upper(), name)
     for name in ("interactive_queue_url", "batch_queue_url", "webhook_queue_url"):

@@ -89,7 +89,7 @@ class Api:
 def both(monkeypatch: pytest.MonkeyPatch) -> Iterator[Api]:
     with mock_aws():
         session = boto3.Session(region_name="us-east-1")
-        monkeypatch.setattr(boto3, "DEFAULT_SESSION", session)
+        monkeypatch.setattr(bootstrap, "session", lambda: session._session)
         monkeypatch.setattr(bootstrap, "SystemClock", FakeClock)
         for name, value in make_resources(session, "dynamodb").items():
             monkeypatch.setenv(name, value)

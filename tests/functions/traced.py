@@ -86,7 +86,7 @@ def run(deps: Any, *records: dict[str, Any]) -> None:
 def main() -> None:
     """Prints `header_of_row`, `header_of_message`, `job_id` and `vendor_headers`."""
     with mock_aws(), Simulator() as sim:
-        session = boto3.DEFAULT_SESSION = boto3.Session()
+        session = boto3.Session(botocore_session=bootstrap.session())
         os.environ.update(make_resources(session, "dynamodb"))
         sqs, queue_url = session.client("sqs"), os.environ["INTERACTIVE_QUEUE_URL"]
         FakeAppConfig(session, catalogue=SIMULATED.format(url=sim.url), flags="{}")

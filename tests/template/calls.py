@@ -240,7 +240,7 @@ def record(backend: str) -> Calls:
     calls = Calls()
     with mock_aws(), pytest.MonkeyPatch.context() as patch:
         session = boto3.Session()
-        patch.setattr(boto3, "DEFAULT_SESSION", session)
+        patch.setattr(bootstrap, "session", lambda: session._session)
         patch.setattr(bootstrap, "SystemClock", FakeClock)
         for name, value in make_resources(session, backend).items():
             patch.setenv(name, value)

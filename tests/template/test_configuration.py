@@ -7,7 +7,7 @@ from typing import Any
 
 import jsonschema
 import pytest
-from sluiceway.adapters.appconfig import parse_flags
+from sluiceway.adapters.powertools_flags import parse_flags
 from sluiceway.domain import flags, notice
 from sluiceway.domain.catalogue import VENDOR_SECRETS
 

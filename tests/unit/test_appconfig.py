@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import boto3
 import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError
-from sluiceway.adapters.appconfig import KEPT_MS, AppConfigReader, PowertoolsFlags, parse_flags
+from sluiceway.adapters.appconfig import KEPT_MS, AppConfigReader
+from sluiceway.adapters.powertools_flags import parse_flags
 from sluiceway.bootstrap import Live
 from sluiceway.domain import flags
 from sluiceway.domain.errors import ConfigurationError, StoreBusyError
@@ -252,7 +253,7 @@ def on(document: flags.Document, feature: str, **who: str) -> bool:
 
 @pytest.mark.parametrize("feature", flags.FEATURES)
 def test_without_a_document_a_feature_is_as_it_comes(feature: str) -> None:
-    assert PowertoolsFlags({}).on(feature, model="m", tenant="t") is flags.FEATURES[feature]
+    assert parse_flags("{}").on(feature, model="m", tenant="t") is flags.FEATURES[feature]
 
 
 @pytest.mark.parametrize("feature", flags.FEATURES)

@@ -6,7 +6,8 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from sluiceway.adapters.appconfig import KEPT_MS, parse_flags
+from sluiceway.adapters.appconfig import KEPT_MS
+from sluiceway.adapters.powertools_flags import parse_flags
 from sluiceway.domain import flags
 from sluiceway_cli.rollouts import EFFECTIVE_WITHIN_S
 

@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from sluiceway.adapters.appconfig import parse_flags
+from sluiceway.adapters.powertools_flags import parse_flags
 from sluiceway.domain import flags
 from sluiceway.domain.errors import FeatureDisabledError, ForbiddenError, ModelNotFoundError
 from sluiceway.domain.freshness import Freshness

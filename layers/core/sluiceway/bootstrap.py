@@ -23,7 +23,8 @@ from importlib import resources
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
-import boto3
+import botocore
+import botocore.session
 from botocore.config import Config
 
 from sluiceway.adapters import signatures
@@ -60,7 +61,7 @@ if TYPE_CHECKING:
 # Two things that botocore does for each call, and each takes a tenth of its time: it looks at every
 # value of every parameter, as the services do again and the tests do of every call, and it
 # spells out the machine and all features for the user agent, twice.
-_LEAN = Config(parameter_validation=False, user_agent=f"Boto3/{boto3.__version__} sluiceway")
+_LEAN = Config(parameter_validation=False, user_agent=f"Botocore/{botocore.__version__} sluiceway")
 # botocore's own defaults change between versions, so what the protocol relies on is said here.
 _STORE_CONFIG = _LEAN.merge(
     Config(
@@ -242,7 +243,7 @@ def authorize_deps() -> AuthorizeDeps:
         keys=DynamoDBPartnerKeys(
             _table(telemetry),
             settings.partners_table,
-            hasty=lambda: Table(boto3.client("dynamodb", config=_HASTY_CONFIG)),
+            hasty=lambda: Table(_client("dynamodb", _HASTY_CONFIG)),
         ),
         clock=SystemClock(),
         telemetry=telemetry,
@@ -528,10 +529,11 @@ def _configuration(
     settings: Settings, telemetry: PowertoolsTelemetry
 ) -> tuple[AppConfigReader[Catalogue], AppConfigReader[Flags]]:
     """Readers of the catalogue and of the flags; what isn't read costs nothing."""
-    from sluiceway.adapters.appconfig import AppConfigReader, PowertoolsFlags, parse_flags  # noqa: PLC0415
+    from sluiceway.adapters.appconfig import AppConfigReader  # noqa: PLC0415
+    from sluiceway.domain.flags import Defaults  # noqa: PLC0415
 
     client = _made_once(lambda: _store("appconfigdata", telemetry))
-    hasty = _made_once(lambda: boto3.client("appconfigdata", config=SEND_CONFIG))
+    hasty = _made_once(lambda: _client("appconfigdata", SEND_CONFIG))
 
     def on_failure(profile: str, reason: str) -> None:
         telemetry.event("configuration_kept", profile=profile, reason=reason)
@@ -542,7 +544,12 @@ def _configuration(
 
         return told
 
-    def parse(text: str) -> Catalogue:
+    def parse_flags(text: str) -> Flags:
+        from sluiceway.adapters import powertools_flags  # noqa: PLC0415
+
+        return powertools_flags.parse_flags(text, on_unknown=ignore("flags"))
+
+    def parse_catalogue(text: str) -> Catalogue:
         from sluiceway.domain import catalogue  # noqa: PLC0415
 
         return catalogue.parse(text, on_unknown=ignore("catalogue"))
@@ -553,7 +560,7 @@ def _configuration(
             settings.configuration,
             "catalogue",
             hasty=hasty,
-            parse=parse,
+            parse=parse_catalogue,
             otherwise=packaged_catalogue,
             clock=SystemClock(),
             on_failure=on_failure,
@@ -563,19 +570,27 @@ def _configuration(
             settings.configuration,
             "flags",
             hasty=hasty,
-            parse=lambda text: parse_flags(text, on_unknown=ignore("flags")),
-            otherwise=lambda: PowertoolsFlags({}),
+            parse=parse_flags,
+            otherwise=Defaults,
             clock=SystemClock(),
             on_failure=on_failure,
         ),
     )
 
 
+@cache
+def session() -> botocore.session.Session:
+    """The session of all clients. What boto3 puts around it, a twelfth of a start, nobody uses."""
+    return botocore.session.get_session()
+
+
+def _client(service: str, config: Config) -> Any:
+    return session().create_client(service, config=config)
+
+
 def _store(service: Any, telemetry: PowertoolsTelemetry, config: Config = _STORE_CONFIG) -> Any:
     """A client that may try again. Those with one try don't: a send that waited is given up."""
-    return signatures.renew(
-        boto3.client(service, config=config), lambda: telemetry.event("signature_expired")
-    )
+    return signatures.renew(_client(service, config), lambda: telemetry.event("signature_expired"))
 
 
 def _table(telemetry: PowertoolsTelemetry) -> Table:
@@ -655,7 +670,7 @@ def _bus(settings: Settings, telemetry: PowertoolsTelemetry) -> EventBus:
     from sluiceway.adapters.eventbridge_events import EventBridgeEvents  # noqa: PLC0415
 
     return EventBridgeEvents(
-        boto3.client("events", config=SEND_CONFIG),
+        _client("events", SEND_CONFIG),
         settings.event_bus,
         on_failure=lambda code: telemetry.event("publish_failed", to="bus", code=code),
     )
@@ -665,7 +680,7 @@ def _webhooks(settings: Settings, telemetry: PowertoolsTelemetry) -> WebhookQueu
     from sluiceway.adapters.sqs_webhooks import SQSWebhooks  # noqa: PLC0415
 
     return SQSWebhooks(
-        boto3.client("sqs", config=SEND_CONFIG),
+        _client("sqs", SEND_CONFIG),
         settings.webhook_queue_url,
         on_failure=lambda code: telemetry.event("publish_failed", to="webhooks", code=code),
     )
@@ -682,7 +697,7 @@ def _queue(settings: Settings, telemetry: PowertoolsTelemetry) -> JobQueue:
     from sluiceway.adapters.sqs_queue import SQSJobQueue  # noqa: PLC0415
 
     return SQSJobQueue(
-        boto3.client("sqs", config=SEND_CONFIG),
+        _client("sqs", SEND_CONFIG),
         {"interactive": settings.interactive_queue_url, "batch": settings.batch_queue_url},
         on_failure=lambda error_class: telemetry.event("send_failed", error_class=error_class),
     )

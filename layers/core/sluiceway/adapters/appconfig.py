@@ -1,23 +1,15 @@
-"""The catalogue and the feature flags from AppConfig."""
+"""Configuration from AppConfig: the catalogue and the feature flags."""
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from aws_lambda_powertools.utilities.feature_flags import FeatureFlags
-from aws_lambda_powertools.utilities.feature_flags.base import StoreProvider
-from aws_lambda_powertools.utilities.feature_flags.exceptions import SchemaValidationError
-from aws_lambda_powertools.utilities.feature_flags.schema import SchemaValidator
-from aws_lambda_powertools.utilities.parameters import AppConfigProvider
-from aws_lambda_powertools.utilities.parameters.exceptions import GetParameterError
-from botocore.exceptions import ClientError
+from botocore.exceptions import BotoCoreError, ClientError
 
-from sluiceway.domain import flags
 from sluiceway.domain.errors import ConfigurationError, StoreBusyError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from sluiceway.ports import Clock
 
@@ -60,8 +52,11 @@ class AppConfigReader(Generic[T]):
         self._otherwise = otherwise
         self._clock = clock
         self._on_failure = on_failure
-        self._provider: AppConfigProvider | None = None
+        self._token: str | None = None
+        self._received = b""
+        """The last content that came, whether or not it was right."""
         self._raw: bytes | None = None
+        """That of the value."""
         self._value: T | None = None
         self._read_at_ms = -KEPT_MS
 
@@ -79,21 +74,14 @@ class AppConfigReader(Generic[T]):
 
     def _latest(self) -> T:
         try:
-            client = self._client() if self._value is None else self._hasty()
-            if self._provider is None:
-                self._provider = AppConfigProvider(
-                    self._profile, self._application, boto3_client=client
-                )
-            self._provider.client = client
-            raw: Any = self._provider.get(self._profile, force_fetch=True)
-        except GetParameterError as error:
-            # A token serves one call, so one whose reply was lost is of no use any more.
-            self._provider = None
-            cause = error.__context__
-            if self._raw is None and _nothing_deployed(cause):
-                return self._otherwise() if self._value is None else self._value
-            return self._kept(type(cause).__name__)
-        if raw is self._raw and self._value is not None:  # AppConfig had nothing new
+            raw = self._asked(self._client() if self._value is None else self._hasty())
+        except (BotoCoreError, ClientError) as error:
+            if self._raw is None and _nothing_deployed(error):
+                return self._undeployed()
+            return self._kept(type(error).__name__)
+        if not raw:
+            return self._undeployed()
+        if raw == self._raw and self._value is not None:
             return self._value
         try:
             value = self._parse(raw.decode())
@@ -102,6 +90,24 @@ class AppConfigReader(Generic[T]):
         self._raw = raw
         return value
 
+    def _asked(self, client: Any) -> bytes:
+        """What is deployed, which AppConfig tells again only when it is new; empty: nothing."""
+        # A token serves one call, so one whose reply was lost is of no use any more.
+        token, self._token = self._token, None
+        if token is None:
+            token = client.start_configuration_session(
+                ApplicationIdentifier=self._application,
+                EnvironmentIdentifier=self._profile,
+                ConfigurationProfileIdentifier=self._profile,
+            )["InitialConfigurationToken"]
+        answer = client.get_latest_configuration(ConfigurationToken=token)
+        self._received = answer["Configuration"].read() or self._received
+        self._token = answer["NextPollConfigurationToken"]
+        return self._received
+
+    def _undeployed(self) -> T:
+        return self._otherwise() if self._value is None else self._value
+
     def _kept(self, reason: str) -> T:
         self._on_failure(self._profile, reason)
         if self._value is None:
@@ -109,67 +115,6 @@ class AppConfigReader(Generic[T]):
         return self._value
 
 
-def _nothing_deployed(cause: BaseException | None) -> bool:
-    """AppConfig says so, or gives no content (the provider's KeyError)."""
-    if isinstance(cause, ClientError):
-        return cause.response["Error"]["Code"] == "ResourceNotFoundException"
-    return isinstance(cause, KeyError)
-
-
-class PowertoolsFlags:
-    """A document of flags, which Powertools evaluates (port Flags)."""
-
-    def __init__(self, document: flags.Document) -> None:
-        """Of `parse_flags`."""
-        self._document = document
-        self._features = FeatureFlags(_Fixed(document))
-
-    def on(self, feature: str, *, model: str = "", tenant: str = "") -> bool:
-        """See Flags."""
-        if feature not in self._document:
-            return flags.FEATURES[feature]
-        return bool(
-            self._features.evaluate(
-                name=feature,
-                context={"model": model, "tenant": tenant},
-                default=flags.FEATURES[feature],
-            )
-        )
-
-
-def parse_flags(
-    text: str, *, on_unknown: Callable[[Sequence[str]], None] | None = None
-) -> PowertoolsFlags:
-    """The flags of a document.
-
-    A feature that there isn't is a fault; with `on_unknown` it is left out and told to it, as newer
-    code may have let it through. Raises ConfigurationError with what is wrong.
-    """
-    try:
-        document = json.loads(text)
-        if on_unknown is not None and (unknown := flags.unknown(document)):
-            on_unknown(unknown)
-            document = {name: document[name] for name in document if name not in unknown}
-        if faults := flags.check(document):
-            raise ConfigurationError(faults)
-        if document:  # Powertools warns of one that switches nothing
-            SchemaValidator(document).validate()
-    except ValueError as error:
-        raise ConfigurationError((f"not JSON: {error}",)) from error
-    except SchemaValidationError as error:
-        raise ConfigurationError((str(error),)) from error
-    return PowertoolsFlags(document)
-
-
-class _Fixed(StoreProvider):
-    """A document that is here already."""
-
-    def __init__(self, document: flags.Document) -> None:
-        self._document = document
-
-    @property
-    def get_raw_configuration(self) -> flags.Document:
-        return self._document
-
-    def get_configuration(self) -> flags.Document:
-        return self._document
+def _nothing_deployed(error: BotoCoreError | ClientError) -> bool:
+    code = "ResourceNotFoundException"
+    return isinstance(error, ClientError) and error.response["Error"]["Code"] == code

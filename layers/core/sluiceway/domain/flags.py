@@ -145,3 +145,11 @@ def _rule_name(kind: str, *, on: bool) -> str:
 def _rule(kind: str, names: frozenset[str], *, on: bool) -> dict[str, Any]:
     condition = {"action": "KEY_IN_VALUE", "key": kind, "value": sorted(names)}
     return {"when_match": on, "conditions": [condition]}
+
+
+class Defaults:
+    """What holds where no document is deployed (port Flags)."""
+
+    def on(self, feature: str, *, model: str = "", tenant: str = "") -> bool:  # noqa: ARG002
+        """See Flags."""
+        return FEATURES[feature]

@@ -23,7 +23,7 @@ from sluiceway.domain.endpoint import CALLBACKS, TEST_TYPE, Endpoints
 from sluiceway.domain.times import rfc3339
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 SOURCE = "sluiceway"
 
