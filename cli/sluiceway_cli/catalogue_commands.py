@@ -1,7 +1,6 @@
 """`sluiceway catalogue`: check a catalogue, push it, look at what is in force, and take it back."""
 
 import sys
-from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -318,12 +317,11 @@ def _consequences(before: Catalogue, after: Catalogue, target: Target) -> list[s
     warnings = []
     removed = sorted(before.models.keys() - after.models.keys())
     if removed:
-        jobs, whole = open_jobs(target)
-        many = Counter(job.model for job in jobs)
-        least = "" if whole else "at least "
+        jobs = open_jobs(target)
+        least = "" if jobs.whole else "at least "
         warnings += [
             f"models.{name} is removed: submits of it are refused, and its open jobs "
-            f"({least}{many[name]} now) fail as "
+            f"({least}{jobs.open_of(name)} now) fail as "
             "vendor_rejected, an hour after they were enqueued"
             for name in removed
         ]

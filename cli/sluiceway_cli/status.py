@@ -6,7 +6,7 @@ None, and `unknown` says why; it never keeps the others from being told.
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
@@ -14,14 +14,14 @@ from typing import Any, TypeVar
 
 from botocore.exceptions import BotoCoreError, ClientError
 from sluiceway.domain import flags
-from sluiceway.domain.backlog import Backlog, Pace
+from sluiceway.domain.backlog import Backlog, Pace, Waits
 from sluiceway.domain.catalogue import Catalogue, Service
 from sluiceway.domain.errors import SluicewayError
 from sluiceway.domain.gate import Gate, Limits
-from sluiceway.domain.job import LANES, JobStatus
+from sluiceway.domain.job import DUE_SHARDS, LANES, OPEN, JobStatus
 from sluiceway.domain.times import rfc3339
-from sluiceway.ports import IndexedJob, ServiceState
-from sluiceway.usecases import sweep_jobs
+from sluiceway.ports import Clock, DueJobs, IndexedJob, ServiceState
+from sluiceway.usecases.paint_backlog import waits_of
 
 from sluiceway_cli import pauses
 from sluiceway_cli.configurations import History
@@ -30,8 +30,11 @@ from sluiceway_cli.pauses import Lane
 from sluiceway_cli.target import Target
 from sluiceway_cli.times import age
 
+COUNTED_ONE_BY_ONE = 5_000
+"""Of more open jobs the sweeper's last picture tells, whatever their number."""
+
 WITHIN_MS = 5_000
-"""The counting of open jobs ends then, or at the rows that a sweep counts."""
+"""Counting them one by one ends then, or at twice as many as that."""
 
 MINUTES = (5, 60)
 """Of the traffic."""
@@ -93,12 +96,23 @@ class Looker:
         known = catalogue or Catalogue()
         state = self._try("state", self._state, service="dynamodb")
         gates = self._try("models", partial(self._gates, known, now_ms), service="dynamodb")
-        counted = self._try("jobs", partial(open_jobs, self.target), service="dynamodb")
-        jobs, whole = counted if counted is not None else (None, True)
-        lanes = self._told_lanes(jobs, state, known, gates or {}, now_ms)
+        shut = {
+            name
+            for name, model in known.models.items()
+            if (gate := (gates or {}).get(pauses.gate_of(model)[0])) is not None
+            and (closed := gate.shut(now_ms)) is not None
+            and not closed.far
+        }
+        paused = (state or ServiceState()).paused_tenants
+        jobs = self._try(
+            "jobs",
+            partial(open_jobs, self.target, paused_tenants=paused, shut_models=shut),
+            service="dynamodb",
+        )
+        lanes = self._told_lanes(jobs, state, now_ms)
         models = None
         if catalogue is not None and gates is not None:
-            models = _models(catalogue, gates, jobs or [], now_ms)
+            models = _models(catalogue, gates, jobs or OpenJobs(), now_ms)
         queues = {
             name: self._try(f"queue {name}", partial(self._messages, output), service="sqs")
             for name, output in QUEUES.items()
@@ -116,7 +130,8 @@ class Looker:
             "at": rfc3339(now_ms),
             "installation": installation(self.target, catalogue, histories or {}),
             "degraded": None if state is None else _degraded(state, now_ms),
-            "counted_all": whole,
+            "counted_all": jobs is None or jobs.whole,
+            "counted_at": None if jobs is None else rfc3339(jobs.counted_at_epoch_ms),
             "lanes": lanes,
             "models": models,
             "traffic": traffic,
@@ -127,7 +142,7 @@ class Looker:
         }
         problems = [*_problems(document, known.service), *_of_clock(ahead_ms or 0)]
         if catalogue is not None:
-            problems = [*_of_models_gone(catalogue, jobs or []), *problems]
+            problems = [*_of_models_gone(catalogue, jobs or OpenJobs()), *problems]
         return {"problems": problems, **document}
 
     def _try(
@@ -174,27 +189,15 @@ class Looker:
 
     def _told_lanes(
         self,
-        jobs: list[IndexedJob] | None,
+        jobs: "OpenJobs | None",
         state: ServiceState | None,
-        catalogue: Catalogue,
-        gates: Mapping[str, Gate],
         now_ms: int,
     ) -> dict[str, Document]:
         known = state or ServiceState()
-        shut = {
-            name
-            for name, model in catalogue.models.items()
-            if (gate := gates.get(pauses.gate_of(model)[0])) is not None
-            and (closed := gate.shut(now_ms)) is not None
-            and not closed.far
-        }
         picture = None
         lanes: dict[str, Document] = {}
         for name in LANES:
-            counts: Document | None = None
-            if jobs is not None:
-                mine = [job for job in jobs if job.lane == name]
-                counts = _counted(mine, known, shut, now_ms)
+            counts = None if jobs is None else _counted(jobs, name, now_ms)
             mapping = self._try(f"mapping of {name}", partial(self._mapping, name), service="sqs")
             workers = mapping[1] if mapping is not None else None
             if workers is None:  # as the sweeper painted it last
@@ -234,9 +237,90 @@ _CANT_READ = (
 )
 
 
-def open_jobs(target: Target) -> tuple[list[IndexedJob], bool]:
-    """The open jobs, and whether these are all."""
-    return sweep_jobs.open_jobs(target.due_jobs, target.clock, within_ms=WITHIN_MS)
+@dataclass(frozen=True, slots=True)
+class OpenJobs:
+    """The open jobs, counted here, or by the sweeper a moment ago."""
+
+    counted_at_epoch_ms: int = 0
+    whole: bool = True
+    """False: there are as many at least."""
+    waiting: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    """By lane and model; "" for models of which there are too many."""
+    processing: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    """The same."""
+    waits: Mapping[str, Waits] = field(default_factory=dict)
+    """By lane."""
+    slots_kept: Mapping[str, int] | None = field(default_factory=dict)
+    """By model; None: the sweeper doesn't tell."""
+
+    def open_of(self, model: str) -> int:
+        """How many there are of a model."""
+        return sum(
+            many
+            for counts in (self.waiting, self.processing)
+            for (_, name), many in counts.items()
+            if name == model
+        )
+
+
+def open_jobs(
+    target: Target,
+    *,
+    paused_tenants: Collection[str] = (),
+    shut_models: Collection[str] = (),
+) -> OpenJobs:
+    """The open jobs, counted at a cost that doesn't grow with a long backlog."""
+    now_ms = target.clock.now_ms()
+    picture = target.backlogs.read().at(now_ms)
+    if picture.open > COUNTED_ONE_BY_ONE:
+        return _as_painted(picture)
+    jobs, whole = _indexed(target.due_jobs, target.clock)
+    return OpenJobs(
+        counted_at_epoch_ms=now_ms,
+        whole=whole,
+        waiting=Counter((job.lane, job.model) for job in jobs if not _at_work(job)),
+        processing=Counter((job.lane, job.model) for job in jobs if _at_work(job)),
+        waits=waits_of(jobs, now_ms=now_ms, paused_tenants=paused_tenants, shut_models=shut_models),
+        slots_kept=Counter(
+            job.model for job in jobs if not _at_work(job) and (job.slot_at_epoch_ms or 0) > now_ms
+        ),
+    )
+
+
+def _at_work(job: IndexedJob) -> bool:
+    return job.status == JobStatus.PROCESSING
+
+
+def _indexed(due_jobs: DueJobs, clock: Clock) -> tuple[list[IndexedJob], bool]:
+    """The open jobs, and whether these are all: reading them is bounded in rows and in time."""
+    stop_at_ms = clock.now_ms() + WITHIN_MS
+    found: list[IndexedJob] = []
+    whole = True
+    for shard in range(DUE_SHARDS):
+        for number, job in enumerate(due_jobs.indexed(str(shard))):
+            if number == 2 * COUNTED_ONE_BY_ONE // DUE_SHARDS or clock.now_ms() > stop_at_ms:
+                whole = False
+                break
+            if job.status in OPEN:
+                found.append(job)
+    return found, whole
+
+
+def _as_painted(picture: Backlog) -> OpenJobs:
+    waiting: Counter[tuple[str, str]] = Counter(
+        {(lane, ""): many for lane, many in picture.besides.items()}
+    )
+    processing: Counter[tuple[str, str]] = Counter()
+    for group in picture.groups:
+        waiting[group.lane, group.model] += group.waiting
+        processing[group.lane, group.model] += group.running
+    return OpenJobs(
+        counted_at_epoch_ms=picture.measured_at_epoch_ms,
+        waiting=waiting,
+        processing=processing,
+        waits=picture.waits,
+        slots_kept=None,
+    )
 
 
 def _no_answer(error: BaseException) -> bool:
@@ -274,37 +358,31 @@ def installation(
     return rows
 
 
-def _counted(jobs: list[IndexedJob], state: ServiceState, shut: set[str], now_ms: int) -> Document:
-    """The oldest is that of the metric OldestJobAge: behind no pause and no shut gate.
-
-    Those that are ready wait for nothing but a worker: for no slot and no backoff either.
-    """
-    waiting = [job for job in jobs if job.status != JobStatus.PROCESSING]
-    free = [
-        job for job in waiting if job.tenant not in state.paused_tenants and job.model not in shut
-    ]
-    ages_ms = (now_ms - job.enqueued_at_epoch_ms for job in free)
-    ready_for_ms = [
-        now_ms - max(job.enqueued_at_epoch_ms, job.not_before_epoch_ms or 0)
-        for job in free
-        if not job.parked and (job.not_before_epoch_ms or 0) <= now_ms
-    ]
+def _counted(jobs: OpenJobs, lane: str, now_ms: int) -> Document:
+    waiting, processing = (
+        sum(many for (name, _), many in counts.items() if name == lane)
+        for counts in (jobs.waiting, jobs.processing)
+    )
+    waits = jobs.waits.get(lane, Waits())
     return {
-        "open": len(jobs),
-        "waiting": len(waiting),
-        "parked": sum(job.parked for job in waiting),
-        "processing": len(jobs) - len(waiting),
-        "oldest_age_s": max(0, max(ages_ms, default=0)) // 1000,
-        "ready": len(ready_for_ms),
-        "ready_for_s": max(0, max(ready_for_ms, default=0)) // 1000,
+        "open": waiting + processing,
+        "waiting": waiting,
+        "parked": waits.parked,
+        "processing": processing,
+        "oldest_age_s": _age_s(waits.oldest_epoch_ms, now_ms),
+        "ready": waits.ready,
+        "ready_for_s": _age_s(waits.ready_since_epoch_ms, now_ms),
     }
 
 
+def _age_s(since_ms: int, now_ms: int) -> int:
+    return max(0, now_ms - since_ms) // 1000 if since_ms else 0
+
+
 def _models(
-    catalogue: Catalogue, gates: Mapping[str, Gate], jobs: list[IndexedJob], now_ms: int
+    catalogue: Catalogue, gates: Mapping[str, Gate], jobs: OpenJobs, now_ms: int
 ) -> list[Document]:
     """One for each gate, which models of one `vendor_model` share."""
-    waiting = [job for job in jobs if job.status != JobStatus.PROCESSING]
     told = []
     by_gate = sorted(((pauses.gate_of(model)[0], name) for name, model in catalogue.models.items()))
     for key, group in groupby(by_gate, lambda one: one[0]):
@@ -312,7 +390,7 @@ def _models(
         model, gate = catalogue.models[names[0]], gates[key]
         limits = Limits.of(model)
         share = gate.rate_permille(now_ms) / 1000
-        mine = [job for job in waiting if job.model in names]
+        kept = jobs.slots_kept
         told.append(
             {
                 "models": names,
@@ -325,8 +403,8 @@ def _models(
                 "tokens_per_minute": limits.tokens_per_minute,
                 "tokens_per_minute_now": round(limits.tokens_per_minute * share),
                 "next_slot": _ahead(Pace.of(gate, limits, now_ms=now_ms).slot_at_epoch_ms, now_ms),
-                "slots_kept": sum((job.slot_at_epoch_ms or 0) > now_ms for job in mine),
-                "waiting": len(mine),
+                "slots_kept": None if kept is None else sum(kept.get(name, 0) for name in names),
+                "waiting": sum(many for (_, name), many in jobs.waiting.items() if name in names),
             }
         )
     return told
@@ -527,10 +605,11 @@ def _of_models(models: Iterable[Document]) -> Iterable[Document]:
             yield _problem("warning", text)
 
 
-def _of_models_gone(catalogue: Catalogue, jobs: Iterable[IndexedJob]) -> Iterable[Document]:
+def _of_models_gone(catalogue: Catalogue, jobs: OpenJobs) -> Iterable[Document]:
     """Open jobs that nobody can run."""
-    gone = Counter(job.model for job in jobs if job.model not in catalogue.models)
-    for name, many in sorted(gone.items()):
+    named = {name for _, name in (*jobs.waiting, *jobs.processing)}
+    for name in sorted(named - catalogue.models.keys() - {""}):
+        many = jobs.open_of(name)
         those = "1 open job is" if many == 1 else f"{many} open jobs are"
         will = "it" if many == 1 else "they"
         text = f"{those} of {name}, which the catalogue lacks: {will} will fail"

@@ -132,7 +132,12 @@ def _lane_lines(document: Document) -> list[Text]:
         )
     head = ["LANE", "OPEN", "WAITING", "PARKED", "OLDEST", "WORKERS BUSY"]
     head += ["VISIBLE", "IN FLIGHT", "DELAYED", "MAPPING"]
-    return _table(head, rows)
+    told = _table(head, rows)
+    counted_at = document["counted_at"]
+    if counted_at is not None and counted_at < document["at"]:
+        ago = _until(document["at"], datetime.fromisoformat(counted_at))
+        told.append(Text(f"So many are open that the sweeper counts them; it did {ago} ago."))
+    return told
 
 
 def _model_lines(document: Document) -> list[Text]:
@@ -154,7 +159,7 @@ def _model_lines(document: Document) -> list[Text]:
                 state,
                 ", ".join(rate for rate in rates if rate) or "no limit",
                 str(one["waiting"]),
-                str(one["slots_kept"]),
+                _known(one["slots_kept"]),
                 "now" if slot is None else f"in {_until(slot, now)}",
             ]
         )

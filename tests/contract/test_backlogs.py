@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from sluiceway.adapters.dynamodb import to_item
 from sluiceway.adapters.dynamodb_backlog import BACKLOG_KEY, COPY_LIVES_MS, DynamoDBBacklogs
-from sluiceway.domain.backlog import MOST_GROUPS, TELLS_FOR_MS, Backlog, Group, Pace
+from sluiceway.domain.backlog import MOST_GROUPS, TELLS_FOR_MS, Backlog, Group, Pace, Waits
 from sluiceway.domain.errors import StoreBusyError
 
 from tests.contract.clients import FaultyClient, timed_out
@@ -43,6 +43,7 @@ PICTURE = Backlog(
     paces={"demo-chat": Pace(100.5, 2_000, NOW_MS + 1, NOW_MS - 2)},
     workers={"interactive": 8, "batch": 2},
     besides={"batch": 7},
+    waits={"interactive": Waits(2, NOW_MS - 60_000, 3, NOW_MS - 30_000), "batch": Waits(1)},
 )
 
 
@@ -178,6 +179,14 @@ def picture_of(**members: Any) -> bytes:
 LINE = ["interactive", "demo-chat", "acme"]
 
 
+def test_picture_of_older_code_tells_nothing_of_what_waits_for_what(
+    dynamodb_store: Store, dynamodb: DynamoDBClient, tables: Tables
+) -> None:
+    put_row(dynamodb, tables, measured_at_epoch_ms=NOW_MS, picture=picture_of(besides={"batch": 3}))
+
+    assert dynamodb_store.backlogs.read() == Backlog(NOW_MS, besides={"batch": 3})
+
+
 @pytest.mark.parametrize(
     "picture",
     [
@@ -200,6 +209,7 @@ LINE = ["interactive", "demo-chat", "acme"]
         picture_of(workers=8),
         picture_of(workers={"batch": "two"}),
         picture_of(besides={"batch": None}),
+        picture_of(waits={"batch": [1, 2, 3]}),
     ],
     ids=repr,
 )

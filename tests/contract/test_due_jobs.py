@@ -236,6 +236,83 @@ def test_indexed_gives_more_jobs_than_one_page_holds(store: Store) -> None:
     assert len(found) == 401
 
 
+# ------------------------------------------------------------------------------------ counted
+
+
+def counted(
+    store: Store, before: dict[tuple[str, str], int], **besides: Any
+) -> tuple[int, set[str]]:
+    """How many jobs the shard has, and who of them is known, by the job's index."""
+    parts = list(store.due_jobs.counted(SHARD, before=before, **besides))
+    ids = [a_job(number).job_id for number in NUMBERS]
+    known = {ids.index(job.job_id) for _, jobs in parts for job in jobs}
+    return sum(many for many, _ in parts), known
+
+
+def test_counted_tells_how_many_there_are_and_who_is_at_work(store: Store) -> None:
+    for index in range(9):
+        submit(store, index)
+    store.start(a_job(NUMBERS[8]))
+
+    assert counted(store, {}) == (9, {8})
+
+
+def test_counted_knows_who_was_enqueued_before_the_time_of_its_status_and_lane(
+    store: Store,
+) -> None:
+    for index, (lane, age_ms) in enumerate((("batch", 1), ("batch", 2), ("interactive", 2))):
+        job = replace(a_job(NUMBERS[index]), lane=lane)
+        store.submit(replace(job, enqueued_at_epoch_ms=NOW_MS - age_ms))
+
+    at_ms = NOW_MS - 1
+
+    assert counted(store, {("queued", "batch"): at_ms}) == (3, {1})
+    assert counted(store, {("retrying", "batch"): at_ms}) == (3, set())
+    both = {("queued", "batch"): at_ms, ("queued", "interactive"): at_ms}
+    assert counted(store, both) == (3, {1, 2})
+
+
+def test_counted_knows_only_those_at_work_of_tenants_and_models_that_are_left_out(
+    store: Store,
+) -> None:
+    members = [{}, {"tenant": "globex"}, {"model": "other"}, {"tenant": "globex"}]
+    jobs = [
+        store.submit(replace(a_job(NUMBERS[index]), **changes))
+        for index, changes in enumerate(members)
+    ]
+    store.start(jobs[3])
+
+    found = counted(
+        store,
+        {("queued", "interactive"): NOW_MS + 1},
+        besides_tenants={"globex", "initech"},
+        besides_models={"other"},
+    )
+
+    assert found == (4, {0, 3})
+
+
+def test_counted_leaves_out_as_many_tenants_as_dynamodb_compares_at_once(store: Store) -> None:
+    submit(store, 0)
+
+    _, known = counted(
+        store,
+        {("queued", "interactive"): NOW_MS + 1},
+        besides_tenants={"acme", *(f"t{number:03d}" for number in range(150))},
+    )
+
+    assert known == set()
+
+
+def test_counted_gives_more_jobs_than_one_page_holds(store: Store) -> None:
+    job = submit(store, 0)
+    tenant = "t" * 2000
+    for number in range(400):
+        store.rows.put_job(replace(job, tenant=tenant, job_id=f"{number:0>1000}"))
+
+    assert counted(store, {}) == (401, set())
+
+
 # ------------------------------------------------------------------------------------ postpone
 
 

@@ -574,6 +574,9 @@ def test_read_that_does_not_come_through_is_store_busy(error: Exception) -> None
 QUERIES: dict[str, Callable[[Table], object]] = {
     "due": lambda table: DynamoDBDueJobs(table, "jobs").due("0", until_ms=1, limit=1),
     "indexed": lambda table: list(DynamoDBDueJobs(table, "jobs").indexed("0")),
+    "counted": lambda table: [
+        job for _, jobs in DynamoDBDueJobs(table, "jobs").counted("0", before={}) for job in jobs
+    ],
     "audit": lambda table: DynamoDBAudit(table, "jobs").list(since_ms=1, until_ms=1, limit=1),
 }
 
@@ -581,7 +584,7 @@ QUERIES: dict[str, Callable[[Table], object]] = {
 @pytest.mark.parametrize("query", QUERIES.values(), ids=QUERIES)
 def test_query_waits_out_a_throttle(query: Callable[[Table], object]) -> None:
     throttle = refused("ThrottlingException")
-    client = ScriptedClient(throttle, throttle, answer={"Items": []})
+    client = ScriptedClient(throttle, throttle, answer={"Items": [], "ScannedCount": 0})
     pauses: list[float] = []
 
     assert query(a_table(client, pauses)) == []

@@ -65,7 +65,7 @@ from sluiceway.ports import (
 from sluiceway.telemetry import EVENTS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from aws_lambda_powertools.utilities.idempotency.persistence.datarecord import DataRecord
     from sluiceway.domain.batch import Batch
@@ -533,6 +533,10 @@ class InMemoryJobLists:
             return {one: jobs[tenant, one] for one in job_ids if (tenant, one) in jobs}
 
 
+COUNTED_AT_ONCE = 4
+"""Jobs of one part: few, so that tests see several."""
+
+
 class InMemoryDueJobs:
     """The index of a World (port DueJobs). It never lags."""
 
@@ -543,6 +547,31 @@ class InMemoryDueJobs:
         found = [job for job in self._of(shard) if (job.due_at_epoch_ms or 0) <= until_ms]
         oldest_first = sorted(found, key=lambda job: job.due_at_epoch_ms or 0)
         return [_due_of(job) for job in oldest_first[:limit]]
+
+    def counted(
+        self,
+        shard: str,
+        *,
+        before: Mapping[tuple[str, str], int],
+        besides_tenants: Collection[str] = (),
+        besides_models: Collection[str] = (),
+    ) -> Iterator[tuple[int, list[IndexedJob]]]:
+        jobs = list(self.indexed(shard))
+        for start in range(0, len(jobs), COUNTED_AT_ONCE):
+            part = jobs[start : start + COUNTED_AT_ONCE]
+            yield (
+                len(part),
+                [
+                    job
+                    for job in part
+                    if job.status == JobStatus.PROCESSING
+                    or (
+                        job.enqueued_at_epoch_ms < before.get((job.status, job.lane), 0)
+                        and job.tenant not in besides_tenants
+                        and job.model not in besides_models
+                    )
+                ],
+            )
 
     def indexed(self, shard: str) -> Iterator[IndexedJob]:
         for job in sorted(self._of(shard), key=lambda job: job.due_at_epoch_ms or 0):

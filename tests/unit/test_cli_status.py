@@ -13,11 +13,11 @@ from rich.console import Console
 from sluiceway.domain import catalogue as catalogues
 from sluiceway.domain import flags
 from sluiceway.domain import job as transitions
+from sluiceway.domain.backlog import TELLS_FOR_MS, Backlog, Group, Waits
 from sluiceway.domain.errors import StoreBusyError
 from sluiceway.domain.gate import Gate
 from sluiceway.domain.job import JobStatus
 from sluiceway.domain.ticket import Ticket
-from sluiceway.usecases import sweep_jobs
 from sluiceway_cli import status as statuses
 from sluiceway_cli import status_commands
 from sluiceway_cli.configurations import Deployment, History
@@ -45,6 +45,7 @@ CATALOGUE = catalogues.parse(
     )
 )
 GATE = "gate#v#big-1"
+COUNTS = ("open", "waiting", "parked", "processing", "oldest_age_s", "ready", "ready_for_s")
 OUTPUTS = (*statuses.QUEUES.values(), "InteractiveQueueUrl", "BatchQueueUrl")
 
 
@@ -233,12 +234,66 @@ def test_status_counts_the_open_jobs_of_each_lane(desk: Desk, clock: FakeClock) 
 def test_status_says_at_least_when_there_are_more_than_it_counts(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sweep_jobs, "MAX_MEASURED", 16)
+    monkeypatch.setattr(statuses, "COUNTED_ONE_BY_ONE", 8)
     for number in range(0, 40 * 8, 8):
         desk.put(a_job(number))
 
     assert told("status")["counted_all"] is False
     assert "at least" in run("status").stdout
+
+
+def test_status_tells_of_many_open_jobs_what_the_sweeper_counted(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, clock: FakeClock
+) -> None:
+    monkeypatch.setattr(statuses, "COUNTED_ONE_BY_ONE", 8)
+    groups = (
+        Group("interactive", "demo-chat", "acme", waiting=6, slotted=1, running=2),
+        Group("batch", "gone", "acme", waiting=1),
+    )
+    desk.backlogs.write(
+        Backlog(
+            *(NOW_MS, groups),
+            besides={"batch": 5},
+            waits={"interactive": Waits(4, NOW_MS - 3_000, 2, NOW_MS - 2_000)},
+        )
+    )
+    clock.advance(s=25)
+
+    document = told("status")
+    shown = run("status").stdout
+
+    lanes = document["lanes"]
+    assert {name: lanes["interactive"][name] for name in COUNTS} == {
+        "open": 8,
+        "waiting": 6,
+        "parked": 4,
+        "processing": 2,
+        "oldest_age_s": 28,
+        "ready": 2,
+        "ready_for_s": 27,
+    }
+    assert (lanes["batch"]["open"], lanes["batch"]["oldest_age_s"]) == (6, 0)
+    (model,) = (one for one in document["models"] if "demo-chat" in one["models"])
+    assert (model["waiting"], model["slots_kept"]) == (6, None)
+    assert document["counted_all"] is True
+    assert document["counted_at"] == "2026-01-01T00:00:00.000Z"
+    assert "it did 25s ago" in shown
+    assert any(text.startswith("1 open job is of gone") for text in texts(document))
+
+
+def test_status_counts_many_open_jobs_itself_when_the_sweeper_told_nothing_lately(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, clock: FakeClock
+) -> None:
+    monkeypatch.setattr(statuses, "COUNTED_ONE_BY_ONE", 8)
+    groups = (Group("interactive", "demo-chat", "acme", waiting=9),)
+    desk.backlogs.write(Backlog(NOW_MS, groups))
+    desk.put(a_job())
+    clock.advance(ms=TELLS_FOR_MS + 1)
+
+    document = told("status")
+
+    assert document["lanes"]["interactive"]["open"] == 1
+    assert document["counted_at"] == document["at"]
 
 
 def test_status_of_an_age_leaves_out_what_a_pause_or_a_gate_keeps(

@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 from sluiceway.domain import timeouts
-from sluiceway.domain.backlog import MOST_GROUPS, Backlog, Group, Pace, whose
+from sluiceway.domain.backlog import MOST_GROUPS, Backlog, Group, Pace, Waits, whose
 from sluiceway.domain.catalogue import parse
 from sluiceway.domain.errors import StoreBusyError
 from sluiceway.domain.gate import Gate, Limits, key_of
 from sluiceway.ports import IndexedJob
 from sluiceway.usecases import sweep_jobs as sweeps
 from sluiceway.usecases.paint_backlog import MARKS, paint_backlog
+from sluiceway.usecases.sweep_jobs import MEASURE_WITHIN_MS
 
 from tests.fakes.in_memory import NOW_MS, InMemoryBacklogs, InMemoryGates, InMemoryLatencies, World
 from tests.unit.samples import a_job
@@ -152,6 +153,59 @@ def test_what_could_not_be_counted_waits_too() -> None:
     assert (picture.waiting("interactive"), picture.waiting("batch")) == (4, 0)
 
 
+def test_sampled_job_stands_for_others_that_wait_and_for_none_at_work() -> None:
+    later = {"status": "retrying", "not_before_epoch_ms": NOW_MS + 1}
+
+    picture = paint(a_row(1), a_row(2, **later), a_row(3, status="processing"), weight=7.5)
+
+    (group,) = picture.groups
+    assert (group.waiting, group.slotted, group.running) == (15, 8, 1)
+    assert group.oldest_epoch_ms == a_row(1).enqueued_at_epoch_ms
+    assert picture.open == 16
+
+
+# ------------------------------------------------------------------------------------ waits
+
+
+def test_waits_of_a_lane_tell_what_is_parked_and_what_is_ready() -> None:
+    picture = paint(
+        a_row(1, parked=True, not_before_epoch_ms=NOW_MS + 1),
+        a_row(2, status="retrying", not_before_epoch_ms=NOW_MS - 3),
+        a_row(3, status="retrying", not_before_epoch_ms=NOW_MS + 1),
+        a_row(4, status="processing"),
+    )
+
+    assert picture.waits == {
+        "interactive": Waits(
+            parked=1,
+            oldest_epoch_ms=a_row(1).enqueued_at_epoch_ms,
+            ready=1,
+            ready_since_epoch_ms=NOW_MS - 3,
+        )
+    }
+
+
+@pytest.mark.parametrize(
+    ("kept", "gate"),
+    [
+        ({"tenant": "globex"}, Gate()),
+        ({"model": "gone"}, Gate()),
+        ({}, Gate(paused=True)),
+        ({}, Gate(closed_until_ms=NOW_MS + 1)),
+    ],
+    ids=["tenant paused", "model gone", "gate paused", "gate closed"],
+)
+def test_what_is_kept_back_is_neither_the_oldest_nor_ready(
+    kept: dict[str, str], gate: Gate
+) -> None:
+    world = World()
+    world.gates[KEY] = gate
+
+    picture = paint(a_row(**kept), world=world, paused_tenants={"globex"})
+
+    assert picture.waits == {"interactive": Waits()}
+
+
 # ------------------------------------------------------------------------------------ paces
 
 
@@ -272,10 +326,8 @@ def test_picture_that_cannot_be_written_keeps_no_job_waiting(minute: Minute) -> 
     assert minute.sweep().sent == 1
 
 
-def test_index_that_could_not_be_read_whole_is_completed_from_the_lanes(
-    minute: Minute, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sweeps, "MAX_MEASURED", 8)
+def test_index_that_could_not_be_read_in_time_is_completed_from_the_lanes(minute: Minute) -> None:
+    minute.read_slowly(MEASURE_WITHIN_MS // 4)
     minute.put_many(100)
     minute.queue.backlogs = {"interactive": 90}
 

@@ -70,6 +70,10 @@ class CountingDueJobs(InMemoryDueJobs):
         self.calls["query indexed"] += 1
         return super().indexed(shard)
 
+    def counted(self, shard: str, **asked: Any) -> Iterator[tuple[int, list[IndexedJob]]]:
+        self.calls["query counted"] += 1
+        return super().counted(shard, **asked)
+
     def postpone(self, job: Job, *, due_at_ms: int, sent: bool = True) -> bool:
         self.calls["update"] += 1
         return super().postpone(job, due_at_ms=due_at_ms, sent=sent)
@@ -102,6 +106,17 @@ class Minute(Bench):
         self.time_left_ms -= round(seconds * 1000)
         if self.in_pauses:
             self.in_pauses.pop(0)()
+
+    def read_slowly(self, each_ms: int) -> None:
+        """Each job of the index takes so long from here on."""
+        indexed = self.due_jobs.indexed
+
+        def slowly(shard: str) -> Iterator[IndexedJob]:
+            for job in indexed(shard):
+                self.clock.advance(ms=each_ms)
+                yield job
+
+        self.due_jobs.indexed = slowly  # type: ignore[method-assign]
 
     def sweep(self, *, poll: bool = False) -> Swept:
         return sweep_jobs(
@@ -878,42 +893,124 @@ def test_failure_that_ten_sweeps_write_at_once_is_told_once(minute: Minute) -> N
 # ------------------------------------------------------------------ what it measures
 
 
-def test_measuring_ends_after_so_many_rows_and_says_so(
-    minute: Minute, monkeypatch: pytest.MonkeyPatch
+def long_backlog(minute: Minute, each: int, **members: Any) -> None:
+    """So many jobs in each shard, which are enqueued now and are not due."""
+    for shard in range(DUE_SHARDS):
+        for n in range(each):
+            job_id = f"job_{shard}_{n}"
+            minute.put(waiting(0, **{"job_id": job_id, "due_shard": str(shard)} | members))
+
+
+@pytest.fixture
+def reads_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sweep reads 80 jobs one by one at most, and half of them before it begins no shard."""
+    monkeypatch.setattr(module, "MOST_READ", 80)
+
+
+@pytest.mark.usefixtures("reads_few")
+@pytest.mark.parametrize(("each", "counts"), [(5, 0), (6, 1), (50, 7)])
+def test_long_backlog_is_counted_and_not_read_beyond_so_many_jobs(
+    minute: Minute, each: int, counts: int
 ) -> None:
-    monkeypatch.setattr(module, "MAX_MEASURED", 5 * DUE_SHARDS)
-    minute.put_many(100)
+    long_backlog(minute, each)
 
     minute.sweep()
 
-    assert minute.measured["interactive"][0] == 5 * DUE_SHARDS
-    assert minute.whole == {"interactive": False, "batch": False}
+    assert minute.measured["interactive"][0] == each * DUE_SHARDS
+    assert minute.calls["query counted"] == counts
+    assert minute.whole == {"interactive": True, "batch": True}
 
 
-@pytest.mark.parametrize(("jobs", "whole"), [(5, True), (6, False)])
-def test_measuring_of_as_many_rows_as_are_allowed_is_whole(
-    minute: Minute, monkeypatch: pytest.MonkeyPatch, jobs: int, *, whole: bool
-) -> None:
-    monkeypatch.setattr(module, "MAX_MEASURED", 5 * DUE_SHARDS)
-    for number in range(jobs):
-        minute.put(a_job(job_id=f"job_{number}", due_shard="3"))
+@pytest.mark.usefixtures("reads_few")
+def test_shard_that_is_too_long_is_read_in_part_and_counted(minute: Minute) -> None:
+    for n in range(200):
+        minute.put(waiting(0, job_id=f"job_{n}", due_shard="3"))
 
     minute.sweep()
 
-    assert minute.measured["interactive"][0] == 5
-    assert minute.whole["interactive"] is whole
+    assert minute.measured["interactive"][0] == 200
+    assert minute.whole["interactive"]
+
+
+@pytest.mark.usefixtures("reads_few")
+@pytest.mark.parametrize("lane", ["interactive", "batch"])
+def test_oldest_of_a_long_backlog_is_exact_wherever_it_is(minute: Minute, lane: str) -> None:
+    long_backlog(minute, 50)
+    minute.put(waiting(70_000, job_id="job_old", due_shard="7", lane=lane))
+
+    minute.sweep()
+
+    assert minute.measured[lane][1] == 70_000
+    assert minute.backlogs.read().waits[lane].oldest_epoch_ms == NOW_MS - 70_000
+
+
+@pytest.mark.usefixtures("reads_few")
+def test_oldest_of_a_long_backlog_is_none_that_a_pause_keeps(minute: Minute) -> None:
+    long_backlog(minute, 50)
+    minute.put(waiting(80_000, job_id="job_paused", due_shard="7", tenant="globex"))
+    minute.put(waiting(70_000, job_id="job_old", due_shard="6"))
+    minute.state.pause_tenant("globex")
+
+    minute.sweep()
+
+    assert minute.measured["interactive"][1] == 70_000
+
+
+@pytest.mark.usefixtures("reads_few")
+def test_degraded_mode_begins_by_the_age_of_one_job_in_a_long_backlog(minute: Minute) -> None:
+    long_backlog(minute, 50)
+    minute.put(waiting(AFTER_MS * 2, job_id="job_late", due_shard="0", status=JobStatus.RETRYING))
+    minute.put(waiting(AFTER_MS, job_id="job_old", due_shard="7"))
+
+    minute.sweep()
+
+    assert minute.state.read().degraded
+
+
+@pytest.mark.usefixtures("reads_few")
+def test_everyone_at_work_is_known_beside_a_long_backlog(minute: Minute) -> None:
+    long_backlog(minute, 50)
+    for n in range(4):
+        minute.put(waiting(0, job_id=f"job_at_{n}", due_shard="7", status=JobStatus.PROCESSING))
+
+    minute.sweep()
+
+    assert minute.backlogs.read().groups[0].running == 4
+
+
+@pytest.mark.usefixtures("reads_few")
+@pytest.mark.parametrize(("messages", "sent"), [(400, 5), (385, 5), (300, 100)])
+def test_estimated_backlog_is_sent_again_only_when_messages_are_surely_missing(
+    minute: Minute, monkeypatch: pytest.MonkeyPatch, messages: int, sent: int
+) -> None:
+    monkeypatch.setattr(module, "LEAST_SENDS", 5)
+    long_backlog(minute, 50, due_at_epoch_ms=NOW_MS)
+    minute.queue.backlogs = {"interactive": messages}
+
+    assert minute.sweep().sent == sent
+
+
+@pytest.mark.usefixtures("reads_few")
+def test_counting_of_a_long_backlog_ends_in_time_and_says_so(minute: Minute) -> None:
+    long_backlog(minute, 50)
+    counted = minute.due_jobs.counted
+
+    def slowly(shard: str, **asked: Any) -> Iterator[tuple[int, list[IndexedJob]]]:
+        for part in counted(shard, **asked):
+            minute.clock.advance(ms=MEASURE_WITHIN_MS + 1)
+            yield part
+
+    minute.due_jobs.counted = slowly  # type: ignore[method-assign]
+
+    minute.sweep()
+
+    assert 50 < minute.measured["interactive"][0] < 400
+    assert not minute.whole["interactive"]
 
 
 def test_measuring_ends_in_time_and_the_jobs_are_helped_all_the_same(minute: Minute) -> None:
     minute.put_many(10, due_at_epoch_ms=NOW_MS)
-    indexed = minute.due_jobs.indexed
-
-    def slowly(shard: str) -> Iterator[IndexedJob]:
-        for job in indexed(shard):
-            minute.clock.advance(ms=MEASURE_WITHIN_MS // 4)
-            yield job
-
-    minute.due_jobs.indexed = slowly  # type: ignore[method-assign]
+    minute.read_slowly(MEASURE_WITHIN_MS // 4)
 
     swept = minute.sweep()
 
@@ -922,15 +1019,15 @@ def test_measuring_ends_in_time_and_the_jobs_are_helped_all_the_same(minute: Min
     assert swept == Swept(sent=10)
 
 
-def test_sweep_that_counted_no_open_job_of_many_rows_polls_all_the_same(
-    minute: Minute, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "MAX_MEASURED", 0)
+def test_sweep_that_had_no_time_to_count_an_open_job_polls_all_the_same(minute: Minute) -> None:
     minute.put(a_job())
+    minute.read_slowly(MEASURE_WITHIN_MS + 1)
+    pauses: list[None] = []
+    minute.in_pauses = [lambda: pauses.append(None)]
 
     minute.sweep(poll=True)
 
-    assert minute.clock.now_ms() > NOW_MS
+    assert pauses
 
 
 def test_sweep_tells_depth_and_oldest_age_of_each_lane(minute: Minute) -> None:
@@ -990,9 +1087,8 @@ AFTER_MS, UNTIL_MS = 900_000, 300_000
 
 def waiting(age_ms: int, **members: Any) -> Job:
     """A job that waits for its first run since then, and is not due."""
-    return a_job(
-        enqueued_at_epoch_ms=NOW_MS - age_ms, due_at_epoch_ms=NOW_MS + LONGEST_MS, **members
-    )
+    members = {"due_at_epoch_ms": NOW_MS + LONGEST_MS} | members
+    return a_job(enqueued_at_epoch_ms=NOW_MS - age_ms, **members)
 
 
 @pytest.mark.parametrize("lane", ["interactive", "batch"])
@@ -1077,10 +1173,8 @@ def test_degraded_mode_stays_as_it_is_between_its_bounds(
     assert minute.switches == []
 
 
-def test_degraded_mode_is_not_ended_by_a_measure_that_is_not_whole(
-    minute: Minute, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "MAX_MEASURED", DUE_SHARDS)
+def test_degraded_mode_is_not_ended_by_a_measure_that_is_not_whole(minute: Minute) -> None:
+    minute.read_slowly(MEASURE_WITHIN_MS)
     minute.world.degraded_since_epoch_ms = NOW_MS - 1
     for number in range(2):
         minute.put(waiting(1, job_id=f"job_{number}", due_shard="3"))
@@ -1090,10 +1184,8 @@ def test_degraded_mode_is_not_ended_by_a_measure_that_is_not_whole(
     assert minute.state.read().degraded
 
 
-def test_degraded_mode_begins_by_a_measure_that_is_not_whole(
-    minute: Minute, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "MAX_MEASURED", DUE_SHARDS)
+def test_degraded_mode_begins_by_a_measure_that_is_not_whole(minute: Minute) -> None:
+    minute.read_slowly(MEASURE_WITHIN_MS)
     for number in range(2):
         minute.put(waiting(AFTER_MS, job_id=f"job_{number}", due_shard="3"))
 

@@ -49,6 +49,7 @@ def woken(
     messages: dict[str, int] | None = None,
     paused_lanes: tuple[str, ...] = (),
     next_ms: int = POLL_EVERY_MS,
+    weight: int = 1,
 ) -> Counter[tuple[str, str]]:
     """By tenant and lane."""
     picture = Backlog(
@@ -64,6 +65,7 @@ def woken(
         messages=lambda lane: (messages or {}).get(lane, 0),
         paused_lanes=paused_lanes,
         next_ms=next_ms,
+        weight=weight,
     )
     assert len({wake.job for wake in wakes}) == len(wakes)
     return Counter((wake.job.tenant, wake.lane) for wake in wakes)
@@ -135,6 +137,11 @@ def test_jobs_are_sent_for_in_the_order_of_their_turns() -> None:
     wakes = to_wake(jobs, picture, CATALOGUE, now_ms=NOW_MS, messages=lambda _: 0)
 
     assert [wake.job.tenant for wake in wakes] == ["a", "b"] * 5
+
+
+def test_sampled_job_that_comes_by_itself_stands_for_others() -> None:
+    assert woken(*parked(50), *waiting(2)) == {("a", "interactive"): 8}
+    assert woken(*parked(50), *waiting(2), weight=4) == {("a", "interactive"): 2}
 
 
 def test_oldest_of_a_tenant_comes_first() -> None:

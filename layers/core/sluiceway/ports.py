@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 if TYPE_CHECKING:  # the authorizer needs none of it, nor pydantic
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from sluiceway.domain.address import Target
@@ -296,6 +296,22 @@ class DueJobs(Protocol):
 
     def indexed(self, shard: str) -> Iterator[IndexedJob]:
         """Every job of a shard, the soonest due first; read as far as one goes through it."""
+        ...
+
+    def counted(
+        self,
+        shard: str,
+        *,
+        before: Mapping[tuple[str, str], int],
+        besides_tenants: Collection[str] = (),
+        besides_models: Collection[str] = (),
+    ) -> Iterator[tuple[int, list[IndexedJob]]]:
+        """How many jobs a shard has, part by part, and those of each part that must be known.
+
+        These are the jobs at work; and who was enqueued before the time (epoch ms) that `before`
+        has for its status and lane, but for those of these tenants and models; of more than a
+        hundred of these some may be there all the same. The others cost this process nothing.
+        """
         ...
 
     def postpone(self, job: Job, *, due_at_ms: int, sent: bool = True) -> bool:

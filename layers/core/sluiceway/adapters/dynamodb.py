@@ -283,9 +283,13 @@ class Table:
 
         They are the client's own: of many rows the parsing costs the most.
         """
+        return (answer["Items"] for answer in self.answers(**request))
+
+    def answers(self, **request: Any) -> Iterator[Any]:
+        """As `pages`, with all that the answers have."""
         while True:
             answer = self._page(request)
-            yield answer["Items"]
+            yield answer
             if "LastEvaluatedKey" not in answer:
                 return
             request["ExclusiveStartKey"] = answer["LastEvaluatedKey"]

@@ -10,7 +10,7 @@ import zlib
 from typing import TYPE_CHECKING, Any
 
 from sluiceway.adapters.dynamodb import Table, Write
-from sluiceway.domain.backlog import TELLS_FOR_MS, Backlog, Group, Pace
+from sluiceway.domain.backlog import TELLS_FOR_MS, Backlog, Group, Pace, Waits
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -85,6 +85,13 @@ def _picture_of(backlog: Backlog) -> bytes:
         },
         "workers": dict(backlog.workers),
         "besides": dict(backlog.besides),
+        "waits": {
+            lane: [
+                *(waits.parked, waits.oldest_epoch_ms),
+                *(waits.ready, waits.ready_since_epoch_ms),
+            ]
+            for lane, waits in backlog.waits.items()
+        },
     }
     return zlib.compress(json.dumps(document, separators=(",", ":")).encode())
 
@@ -124,6 +131,10 @@ def _parsed(values: Mapping[str, Any]) -> Backlog:
         },
         workers=_counts(document["workers"]),
         besides=_counts(document["besides"]),
+        waits={
+            lane: Waits(int(parked), int(oldest_ms), int(ready), int(since_ms))
+            for lane, (parked, oldest_ms, ready, since_ms) in document.get("waits", {}).items()
+        },
     )
 
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from sluiceway.adapters.dynamodb import Table, Write
+from sluiceway.adapters.dynamodb import Table, Write, to_item
+from sluiceway.domain.job import Job, JobStatus
 from sluiceway.ports import DueJob, IndexedJob
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from sluiceway.domain.job import Job
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
 INDEX = "due_at"
+
+MOST_OPERANDS = 100
+"""Of DynamoDB's IN."""
 
 
 class DynamoDBDueJobs:
@@ -50,20 +52,45 @@ class DynamoDBDueJobs:
             ExpressionAttributeValues={":shard": {"S": shard}},
         )
         for page in pages:
-            for item in page:
-                enqueued_at_ms = _number(item, "enqueued_at_epoch_ms")
-                if enqueued_at_ms is not None:  # else it is damaged, and told by its look-up
-                    yield IndexedJob(
-                        status=_word(item, "status"),
-                        lane=_word(item, "lane"),
-                        enqueued_at_epoch_ms=enqueued_at_ms,
-                        tenant=_word(item, "tenant"),
-                        job_id=item["job_id"]["S"],
-                        model=_word(item, "model"),
-                        parked=item.get("parked", {}).get("BOOL") is True,
-                        slot_at_epoch_ms=_number(item, "slot_at_epoch_ms"),
-                        not_before_epoch_ms=_number(item, "not_before_epoch_ms"),
-                    )
+            yield from _indexed_of(page)
+
+    def counted(
+        self,
+        shard: str,
+        *,
+        before: Mapping[tuple[str, str], int],
+        besides_tenants: Collection[str] = (),
+        besides_models: Collection[str] = (),
+    ) -> Iterator[tuple[int, list[IndexedJob]]]:
+        """See DueJobs. DynamoDB looks at each row, and only what is wanted comes from there."""
+        values: dict[str, Any] = {"shard": shard, "processing": JobStatus.PROCESSING.value}
+        old = []
+        for number, ((status, lane), at_ms) in enumerate(sorted(before.items())):
+            values |= {f"status{number}": status, f"lane{number}": lane, f"at{number}": at_ms}
+            old.append(
+                f"#status = :status{number} AND #lane = :lane{number}"
+                f" AND #enqueued_at_epoch_ms < :at{number}"
+            )
+        wanted = " OR ".join(old)
+        for name, besides in (("tenant", besides_tenants), ("model", besides_models)):
+            some = sorted(besides)[:MOST_OPERANDS]
+            if wanted and some:
+                values |= {f"{name}{number}": one for number, one in enumerate(some)}
+                among = ", ".join(f":{name}{number}" for number in range(len(some)))
+                wanted = f"({wanted}) AND NOT #{name} IN ({among})"
+        answers = self._table.answers(
+            TableName=self._jobs,
+            IndexName=INDEX,
+            KeyConditionExpression="#due_shard = :shard",
+            FilterExpression=" OR ".join(["#status = :processing", *filter(None, [wanted])]),
+            ProjectionExpression=", ".join(f"#{name}" for name in _COUNTED),
+            ExpressionAttributeNames={f"#{name}": name for name in ("due_shard", *_COUNTED)},
+            ExpressionAttributeValues={
+                f":{name}": value for name, value in to_item(values).items()
+            },
+        )
+        for answer in answers:
+            yield answer["ScannedCount"], list(_indexed_of(answer["Items"]))
 
     def postpone(self, job: Job, *, due_at_ms: int, sent: bool = True) -> bool:
         """See DueJobs."""
@@ -96,6 +123,24 @@ _COUNTED = (
     *("status", "lane", "enqueued_at_epoch_ms", "tenant", "job_id", "model"),
     *("parked", "slot_at_epoch_ms", "not_before_epoch_ms"),
 )
+
+
+def _indexed_of(items: Iterable[Any]) -> Iterator[IndexedJob]:
+    """Of the client's own items; what is damaged is told by its look-up."""
+    for item in items:
+        enqueued_at_ms = _number(item, "enqueued_at_epoch_ms")
+        if enqueued_at_ms is not None:
+            yield IndexedJob(
+                status=_word(item, "status"),
+                lane=_word(item, "lane"),
+                enqueued_at_epoch_ms=enqueued_at_ms,
+                tenant=_word(item, "tenant"),
+                job_id=item["job_id"]["S"],
+                model=_word(item, "model"),
+                parked=item.get("parked", {}).get("BOOL") is True,
+                slot_at_epoch_ms=_number(item, "slot_at_epoch_ms"),
+                not_before_epoch_ms=_number(item, "not_before_epoch_ms"),
+            )
 
 
 def _word(item: Any, name: str) -> str:

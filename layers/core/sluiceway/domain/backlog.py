@@ -96,6 +96,20 @@ _UNKNOWN = Pace()
 
 
 @dataclass(frozen=True, slots=True)
+class Waits:
+    """What the jobs of a lane wait for that no worker is at."""
+
+    parked: int = 0
+    oldest_epoch_ms: int = 0
+    """When the first was enqueued of those that no pause and no shut gate keeps; 0: there is none.
+    """
+    ready: int = 0
+    """Of those: they wait for a worker, and for no slot and no other attempt."""
+    ready_since_epoch_ms: int = 0
+    """Since when the first of these does; 0: there is none."""
+
+
+@dataclass(frozen=True, slots=True)
 class Place:
     """Where a job stands."""
 
@@ -120,6 +134,13 @@ class Backlog:
     """By lane: how many may run at once."""
     besides: Mapping[str, int] = field(default_factory=dict)
     """By lane: about how many wait that are in no group, because there are too many."""
+    waits: Mapping[str, Waits] = field(default_factory=dict)
+    """By lane; nothing in a picture of older code."""
+
+    @property
+    def open(self) -> int:
+        """Open jobs."""
+        return self.waiting() + sum(group.running for group in self.groups)
 
     def at(self, now_ms: int) -> Backlog:
         """Itself, or nothing when it is too old."""

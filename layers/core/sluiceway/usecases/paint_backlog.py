@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
 from sluiceway.domain import timeouts
-from sluiceway.domain.backlog import MOST_GROUPS, Backlog, Group, Pace, whose
+from sluiceway.domain.backlog import MOST_GROUPS, Backlog, Group, Pace, Waits, whose
 from sluiceway.domain.gate import Limits, key_of
 from sluiceway.domain.job import JobStatus
 
@@ -21,9 +21,10 @@ MARKS = 8
 
 
 def paint_backlog(
-    jobs: Iterable[IndexedJob],
+    jobs: Collection[IndexedJob],
     *,
     now_ms: int,
+    weight: float = 1.0,
     workers: Mapping[str, int],
     catalogue: Catalogue,
     gates: Gates,
@@ -31,22 +32,69 @@ def paint_backlog(
     paused_tenants: Collection[str] = (),
     uncounted: Mapping[str, int] | None = None,
 ) -> Backlog:
-    """The picture of these open jobs. `uncounted`: by lane, about how many wait besides them."""
-    groups, left_out = _grouped(jobs, now_ms, paused_tenants)
+    """The picture of these open jobs.
+
+    `weight`: for how many each stands that waits. `uncounted`: by lane, about how many wait
+    besides.
+    """
+    groups, left_out = _grouped(jobs, now_ms, paused_tenants, weight)
+    models = {group.model for group in (*groups, *left_out)}
+    paces = _paces(models, now_ms, catalogue, gates, latencies)
+    shut = {name for name in models if name not in paces or paces[name].opens_at_epoch_ms > now_ms}
     besides = Counter(dict(uncounted or {}))
     for group in left_out:
         besides[group.lane] += group.waiting
     return Backlog(
         measured_at_epoch_ms=now_ms,
         groups=groups,
-        paces=_paces({group.model for group in groups}, now_ms, catalogue, gates, latencies),
+        paces=paces,
         workers=workers,
         besides={lane: waiting for lane, waiting in besides.items() if waiting > 0},
+        waits=waits_of(
+            jobs, now_ms=now_ms, paused_tenants=paused_tenants, shut_models=shut, weight=weight
+        ),
     )
 
 
+def waits_of(
+    jobs: Iterable[IndexedJob],
+    *,
+    now_ms: int,
+    paused_tenants: Collection[str],
+    shut_models: Collection[str],
+    weight: float = 1.0,
+) -> dict[str, Waits]:
+    """By lane. The oldest is that of the metric OldestJobAge."""
+    parked: Counter[str] = Counter()
+    ready: Counter[str] = Counter()
+    oldest: dict[str, int] = {}
+    since: dict[str, int] = {}
+    for job in jobs:
+        if job.status == JobStatus.PROCESSING:
+            continue
+        lane, enqueued_at_ms = job.lane, job.enqueued_at_epoch_ms
+        parked[lane] += job.parked
+        if job.tenant in paused_tenants or job.model in shut_models:
+            continue
+        oldest[lane] = min(oldest.get(lane, enqueued_at_ms), enqueued_at_ms)
+        not_before_ms = job.not_before_epoch_ms or 0
+        if not job.parked and not_before_ms <= now_ms:
+            ready[lane] += 1
+            since_ms = max(enqueued_at_ms, not_before_ms)
+            since[lane] = min(since.get(lane, since_ms), since_ms)
+    return {
+        lane: Waits(
+            parked=round(weight * parked[lane]),
+            oldest_epoch_ms=oldest.get(lane, 0),
+            ready=round(weight * ready[lane]),
+            ready_since_epoch_ms=since.get(lane, 0),
+        )
+        for lane in parked
+    }
+
+
 def _grouped(
-    jobs: Iterable[IndexedJob], now_ms: int, paused_tenants: Collection[str]
+    jobs: Iterable[IndexedJob], now_ms: int, paused_tenants: Collection[str], weight: float
 ) -> tuple[tuple[Group, ...], tuple[Group, ...]]:
     """The biggest groups, and those for which there is no room."""
     running: Counter[tuple[str, str, str]] = Counter()
@@ -67,8 +115,8 @@ def _grouped(
         groups.append(
             Group(
                 *key,
-                waiting=len(since) + slotted[key],
-                slotted=slotted[key],
+                waiting=round(weight * (len(since) + slotted[key])),
+                slotted=round(weight * slotted[key]),
                 running=running[key],
                 oldest_epoch_ms=oldest,
                 later_epoch_ms=tuple(later),

@@ -47,7 +47,7 @@ from sluiceway.usecases.paint_backlog import paint_backlog
 from sluiceway.usecases.wake_jobs import POLL_EVERY_MS, Wake, to_wake
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from sluiceway.domain.backlog import Backlog
     from sluiceway.domain.catalogue import Catalogue
@@ -67,14 +67,18 @@ WOKEN_AFTER_S = 2
 PAGE = 250
 """Due jobs that one pass takes of each shard; the next takes the others."""
 
-MAX_MEASURED = 100_000
-"""Rows of the index that a sweep counts, over all shards."""
+MOST_READ = 20_000
+"""Jobs of the index that a sweep reads one by one. When half of them are read it begins no other
+shard: of a longer backlog they are the sample, and DynamoDB counts the others."""
 
 MEASURE_WITHIN_MS = 20_000
 """What is counted by then is what is told; the rest of the function's time is for the jobs."""
 
 ROWS_PER_POLL = 2_000
-"""Of the index, that a sweep reads on average to paint the picture of the backlog again."""
+"""Of the index, that a sweep reads one by one on average to paint the picture again."""
+
+SURELY_MISSING = 0.05
+"""Of an estimated backlog: when fewer messages are missing than this part, none may be."""
 
 LEAST_SENDS = 100
 """Of a lane and a sweep, however long its backlog: more than a lane can lose in a minute."""
@@ -120,6 +124,23 @@ class Swept:
     settled: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Census:
+    """The open jobs, as the index tells of them."""
+
+    jobs: list[IndexedJob]
+    """All; or of very many a sample, and with it everyone at work and who waits longest."""
+    weight: float = 1.0
+    """For how many jobs each stands that waits."""
+    whole: bool = True
+    """False: the time was over, and there are more."""
+
+    @property
+    def sampled(self) -> bool:
+        """Whether what waits is estimated."""
+        return self.weight > 1
+
+
 @dataclass(slots=True)
 class _Sweep:
     """What the passes of one sweep share."""
@@ -145,15 +166,15 @@ def sweep_jobs(sweeper: Sweeper, *, poll: bool = False) -> Swept:
     ends in time; without any open job it ends at once.
     Raises StoreBusyError when the tables let it do nothing at all.
     """
-    waiting, whole = open_jobs(sweeper.due_jobs, sweeper.clock, within_ms=MEASURE_WITHIN_MS)
-    let_in = _let_in(waiting, sweeper)
-    budget = _measure(waiting, let_in, sweeper, whole=whole)
+    census = _census(sweeper, within_ms=MEASURE_WITHIN_MS)
+    let_in = _let_in(census.jobs, sweeper)
+    budget = _measure(census, let_in, sweeper)
     with suppress(StoreBusyError):  # the jobs don't wait for it, and the next sweep looks again
-        _switch_degraded(let_in, sweeper, whole=whole)
+        _switch_degraded(let_in, sweeper, whole=census.whole)
     sweep = _Sweep(until_ms=sweeper.clock.now_ms() + LOOK_AHEAD_MS, budget=budget, polls=poll)
-    _paint(waiting, sweep, sweeper, whole=whole)
+    _paint(census, sweep, sweeper)
     _pass(sweep, sweeper)
-    while poll and (waiting or not whole) and _time_to_poll(sweep, sweeper):
+    while poll and (census.jobs or not census.whole) and _time_to_poll(sweep, sweeper):
         sweeper.pause(POLL_EVERY_MS / 1000)
         _paint_again(sweep, sweeper)
         _pass(sweep, sweeper)
@@ -318,35 +339,91 @@ def _without_lineage(job: Job) -> Job:
     return replace(job, trace_header=header or None)
 
 
-def open_jobs(due_jobs: DueJobs, clock: Clock, *, within_ms: int) -> tuple[list[IndexedJob], bool]:
-    """The open jobs, and whether these are all: reading them is bounded in rows and in time."""
-    stop_at_ms = clock.now_ms() + within_ms
-    found: list[IndexedJob] = []
-    whole = True
-    for shard in range(DUE_SHARDS):
-        for number, job in enumerate(due_jobs.indexed(str(shard))):
-            if number == MAX_MEASURED // DUE_SHARDS or clock.now_ms() > stop_at_ms:
+@dataclass(slots=True)
+class _Read:
+    """What was read of the index one by one."""
+
+    jobs: list[IndexedJob] = field(default_factory=list)
+    """The open ones."""
+    rows: int = 0
+    left: dict[str, int] = field(default_factory=dict)
+    """Shards of which not all is read, and how much is."""
+
+
+def _census(sweeper: Sweeper, *, within_ms: int) -> Census:
+    """Who waits and who is at work. What it costs here hardly grows with a long backlog.
+
+    Shards are alike: a job's id, which is random, says in which it is.
+    """
+    stop_at_ms = sweeper.clock.now_ms() + within_ms
+    read = _Read()
+    for shard in map(str, range(DUE_SHARDS)):
+        if not _read_shard(shard, read, sweeper, stop_at_ms):
+            return Census(read.jobs, whole=False)
+    if not read.left:
+        return Census(read.jobs)
+    tenants, models = _kept_back(read.jobs, sweeper)
+    before = dict.fromkeys(
+        (
+            (status.value, lane)
+            for status in (JobStatus.QUEUED, JobStatus.RETRYING)
+            for lane in LANES
+        ),
+        sweeper.clock.now_ms() + 1,
+    )
+    for job in read.jobs:
+        kind = str(job.status), job.lane
+        if kind in before and job.tenant not in tenants and job.model not in models:
+            before[kind] = min(before[kind], job.enqueued_at_epoch_ms)
+    rows, found, whole = read.rows, dict.fromkeys(read.jobs), True
+    for shard, known in read.left.items():
+        rows -= known
+        for number, told in sweeper.due_jobs.counted(
+            shard, before=before, besides_tenants=tenants, besides_models=models
+        ):
+            rows += number
+            found |= dict.fromkeys(told)
+            if sweeper.clock.now_ms() > stop_at_ms:
                 whole = False
                 break
-            if job.status in OPEN:
-                found.append(job)
-    return found, whole
+    return Census([*found], max(1.0, rows / max(1, read.rows)), whole)
 
 
-def _paint(waiting: list[IndexedJob], sweep: _Sweep, sweeper: Sweeper, *, whole: bool) -> None:
+def _read_shard(shard: str, read: _Read, sweeper: Sweeper, stop_at_ms: int) -> bool:
+    """Reads a shard, as far as one goes. False: the time is over."""
+    known = 0
+    if read.rows >= MOST_READ // 2:
+        read.left[shard] = known
+        return True
+    for job in sweeper.due_jobs.indexed(shard):
+        if read.rows >= MOST_READ:
+            read.left[shard] = known
+            return True
+        if sweeper.clock.now_ms() > stop_at_ms:
+            return False
+        known += 1
+        read.rows += 1
+        if job.status in OPEN:
+            read.jobs.append(job)
+    return True
+
+
+def _paint(census: Census, sweep: _Sweep, sweeper: Sweeper) -> None:
     """Writes the picture of the backlog; of no backlog only over that of one.
 
     What couldn't be counted is told by the messages of the lanes, copies among them.
     """
+    waiting = census.jobs
     uncounted = {}
-    for lane in () if whole else LANES:
-        counted = sum(job.lane == lane for job in waiting)
+    for lane in () if census.whole else LANES:
+        counted = round(census.weight * sum(job.lane == lane for job in waiting))
         with suppress(StoreBusyError):
             uncounted[lane] = sweeper.queue.backlog(lane) - counted
     sweep.polls_to_painting = max(1, -(-len(waiting) // ROWS_PER_POLL))
     with suppress(StoreBusyError):  # the jobs don't wait for it, and the next pass paints again
         picture = paint_backlog(
             waiting,
+            weight=census.weight,
             now_ms=sweeper.clock.now_ms(),
             workers=sweeper.workers,
             catalogue=sweeper.catalogue,
@@ -358,16 +435,16 @@ def _paint(waiting: list[IndexedJob], sweep: _Sweep, sweeper: Sweeper, *, whole:
         if picture.groups or sweeper.backlogs.read().groups:
             sweeper.backlogs.write(picture)
         if sweep.polls:
-            _wake(waiting, picture, sweep, sweeper)
+            _wake(census, picture, sweep, sweeper)
 
 
-def _wake(waiting: list[IndexedJob], picture: Backlog, sweep: _Sweep, sweeper: Sweeper) -> None:
+def _wake(census: Census, picture: Backlog, sweep: _Sweep, sweeper: Sweeper) -> None:
     """Sends for jobs before their turn, where workers and slots would be idle."""
     known = sweeper.state.read()
     wakes = to_wake(
         [
             job
-            for job in waiting
+            for job in census.jobs
             if job not in sweep.sent_for
             and job.tenant not in known.paused_tenants
             and job.model in sweeper.catalogue.models
@@ -378,6 +455,7 @@ def _wake(waiting: list[IndexedJob], picture: Backlog, sweep: _Sweep, sweeper: S
         messages=sweeper.queue.backlog,
         paused_lanes=known.paused_lanes,
         next_ms=sweep.polls_to_painting * POLL_EVERY_MS,
+        weight=round(census.weight),
     )
     for wake in wakes:
         if sweeper.time_left_ms() < STOP_BEFORE_END_MS:
@@ -422,13 +500,21 @@ def _paint_again(sweep: _Sweep, sweeper: Sweeper) -> None:
     sweep.polls_to_painting -= 1
     if sweep.polls_to_painting <= 0:
         within_ms = sweeper.time_left_ms() - STOP_BEFORE_END_MS
-        waiting, whole = open_jobs(sweeper.due_jobs, sweeper.clock, within_ms=within_ms)
-        if whole:  # else it would tell less than the last one
-            _paint(waiting, sweep, sweeper, whole=whole)
+        census = _census(sweeper, within_ms=within_ms)
+        if census.whole:  # else it would tell less than the last one
+            _paint(census, sweep, sweeper)
 
 
 def _let_in(waiting: list[IndexedJob], sweeper: Sweeper) -> list[IndexedJob]:
-    """Those that no pause, shut gate or unknown model keeps: their age tells of the lanes."""
+    """Those that nothing keeps back: their age tells of the lanes."""
+    tenants, models = _kept_back(waiting, sweeper)
+    return [job for job in waiting if job.tenant not in tenants and job.model not in models]
+
+
+def _kept_back(
+    waiting: list[IndexedJob], sweeper: Sweeper
+) -> tuple[Collection[str], Collection[str]]:
+    """Tenants and models whose jobs a pause, a shut gate or a catalogue without them keeps."""
     now_ms = sweeper.clock.now_ms()
     try:
         paused_tenants = sweeper.state.read().paused_tenants
@@ -436,10 +522,9 @@ def _let_in(waiting: list[IndexedJob], sweeper: Sweeper) -> list[IndexedJob]:
             name: _gate_shut(name, now_ms, sweeper) for name in {job.model for job in waiting}
         }
     except StoreBusyError:  # the jobs don't wait for a figure
-        return waiting
+        return (), ()
     shut = {name for name, closed in closed_at.items() if closed is not None and not closed.far}
-    kept = shut | (closed_at.keys() - sweeper.catalogue.models.keys())
-    return [job for job in waiting if job.tenant not in paused_tenants and job.model not in kept]
+    return paused_tenants, shut | (closed_at.keys() - sweeper.catalogue.models.keys())
 
 
 def _switch_degraded(let_in: list[IndexedJob], sweeper: Sweeper, *, whole: bool) -> None:
@@ -486,24 +571,25 @@ def _tell(
         sweeper.telemetry.event("notice_lost", notice=kind)
 
 
-def _measure(
-    waiting: list[IndexedJob], let_in: list[IndexedJob], sweeper: Sweeper, *, whole: bool
-) -> dict[str, int]:
+def _measure(census: Census, let_in: list[IndexedJob], sweeper: Sweeper) -> dict[str, int]:
     """Tells how each lane and its workers do; gives how many of its jobs may be sent again.
 
     A long backlog isn't a loss: while the lane holds a message for each waiting job, its jobs are
-    only looked at again later. What is not `whole` tells of as much at least, and sends less.
+    only looked at again later. What is not whole tells of as much at least, and sends less.
     """
     now_ms = sweeper.clock.now_ms()
     budget = {}
-    busy = _busy(waiting, sweeper.workers)
+    busy = _busy(census.jobs, sweeper.workers)
     missed = _missed(let_in, sweeper)
+    waiting = Counter(job.lane for job in census.jobs if job.status != JobStatus.PROCESSING)
     for lane in LANES:
-        jobs = [job for job in waiting if job.lane == lane and job.status != JobStatus.PROCESSING]
+        depth = round(census.weight * waiting[lane])
         try:
-            backlog = sweeper.queue.backlog(lane)
+            missing = depth - sweeper.queue.backlog(lane)
         except StoreBusyError:  # as if it were healthy: the least is sent
-            backlog = len(jobs)
+            missing = 0
+        if census.sampled and missing < SURELY_MISSING * depth:
+            missing = 0
         oldest_ms = max(
             (
                 now_ms - job.enqueued_at_epoch_ms
@@ -515,13 +601,13 @@ def _measure(
         sweeper.telemetry.event(
             "lane_measured",
             lane=lane,
-            queue_depth=len(jobs),
+            queue_depth=depth,
             oldest_job_age_ms=oldest_ms,
             utilisation_percent=min(100, 100 * busy[lane] // sweeper.workers[lane]),
             workers_idle=max(0, min(sweeper.workers[lane] - busy[lane], missed[lane])),
-            whole=whole,
+            whole=census.whole,
         )
-        budget[lane] = max(len(jobs) - backlog, LEAST_SENDS)
+        budget[lane] = max(missing, LEAST_SENDS)
     return budget
 
 

@@ -61,10 +61,12 @@ def to_wake(
     messages: Callable[[str], int],
     next_ms: int = POLL_EVERY_MS,
     paused_lanes: Collection[str] = (),
+    weight: int = 1,
 ) -> list[Wake]:
     """Which jobs are sent for.
 
-    `messages`: in a lane's queue, received ones included. `next_ms`: to the next look.
+    `messages`: in a lane's queue, received ones included. `next_ms`: to the next look. `weight`:
+    for how many each job stands that waits.
     A paused lane has no part in it: its jobs wait there, and nobody else's are sent there.
     """
     lanes = {
@@ -74,7 +76,7 @@ def to_wake(
     }
     for job in jobs:
         if job.lane in lanes:
-            lanes[job.lane].add(job, now_ms)
+            lanes[job.lane].add(job, now_ms, weight)
     wakes: list[Wake] = []
     for name, lane in lanes.items():
         wakes += [Wake(job, name) for job in lane.woken(picture, catalogue, now_ms)]
@@ -108,21 +110,20 @@ class _Lane:
     queued: defaultdict[str, list[IndexedJob]] = field(default_factory=lambda: defaultdict(list))
     """By model: those whose message waits in the lane."""
 
-    def add(self, job: IndexedJob, now_ms: int) -> None:
-        """One of the lane's open jobs."""
+    def add(self, job: IndexedJob, now_ms: int, weight: int) -> None:
+        """One of the lane's open jobs; so many, as far as it waits."""
         later_ms = max(job.not_before_epoch_ms or 0, job.slot_at_epoch_ms or 0)
         if job.status == JobStatus.PROCESSING:
             self.running[job.model] += 1
             self.running_of[job.tenant] += 1
+            self.served[job.tenant] += 1
         elif later_ms <= now_ms + self.ahead_ms:
-            self.coming[job.model] += 1
+            self.coming[job.model] += weight
+            self.served[job.tenant] += weight
             if not job.parked and later_ms <= now_ms:
                 self.queued[job.model].append(job)
-        else:
-            if job.parked and job.status == JobStatus.QUEUED and job.slot_at_epoch_ms is None:
-                self.parked[job.model].append(job)
-            return
-        self.served[job.tenant] += 1
+        elif job.parked and job.status == JobStatus.QUEUED and job.slot_at_epoch_ms is None:
+            self.parked[job.model].append(job)
 
     @property
     def ahead_ms(self) -> int:
