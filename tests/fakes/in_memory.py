@@ -556,7 +556,7 @@ class InMemoryDueJobs:
         besides_tenants: Collection[str] = (),
         besides_models: Collection[str] = (),
     ) -> Iterator[tuple[int, list[IndexedJob]]]:
-        jobs = list(self.indexed(shard))
+        jobs = [_indexed_of(job) for job in self._of(shard)]
         for start in range(0, len(jobs), COUNTED_AT_ONCE):
             part = jobs[start : start + COUNTED_AT_ONCE]
             yield (
@@ -575,17 +575,7 @@ class InMemoryDueJobs:
 
     def indexed(self, shard: str) -> Iterator[IndexedJob]:
         for job in sorted(self._of(shard), key=lambda job: job.due_at_epoch_ms or 0):
-            yield IndexedJob(
-                status=job.status,
-                lane=job.lane,
-                enqueued_at_epoch_ms=job.enqueued_at_epoch_ms,
-                tenant=job.tenant,
-                job_id=job.job_id,
-                model=job.model,
-                parked=job.parked,
-                slot_at_epoch_ms=job.slot_at_epoch_ms,
-                not_before_epoch_ms=job.not_before_epoch_ms,
-            )
+            yield _indexed_of(job)
 
     def postpone(self, job: Job, *, due_at_ms: int, sent: bool = True) -> bool:
         resends = job.resends + int(sent)
@@ -609,6 +599,20 @@ class InMemoryDueJobs:
                 for job in self._world.jobs.values()
                 if job.due_shard == shard and job.due_at_epoch_ms is not None
             ]
+
+
+def _indexed_of(job: Job) -> IndexedJob:
+    return IndexedJob(
+        status=job.status,
+        lane=job.lane,
+        enqueued_at_epoch_ms=job.enqueued_at_epoch_ms,
+        tenant=job.tenant,
+        job_id=job.job_id,
+        model=job.model,
+        parked=job.parked,
+        slot_at_epoch_ms=job.slot_at_epoch_ms,
+        not_before_epoch_ms=job.not_before_epoch_ms,
+    )
 
 
 def _due_of(job: Job) -> DueJob:

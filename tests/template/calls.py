@@ -611,7 +611,13 @@ def _run_sweepers_verbs(recorder: _Recorder, deps: Any) -> None:
     stuck = _submit(jobs, examples.a_job(6))
     due_jobs.due(stuck.due_shard, until_ms=NOW_MS, limit=1)
     list(due_jobs.indexed(stuck.due_shard))
-    list(due_jobs.counted(stuck.due_shard, before={}))
+    for _ in due_jobs.counted(
+        stuck.due_shard,
+        before={("queued", "batch"): NOW_MS},
+        besides_tenants={"acme"},
+        besides_models={"model-1"},
+    ):
+        pass
     due_jobs.postpone(stuck, due_at_ms=NOW_MS)
     due_jobs.postpone(stuck, due_at_ms=NOW_MS, sent=False)
     backlogs = recorder.port("backlogs", sweeper.backlogs)

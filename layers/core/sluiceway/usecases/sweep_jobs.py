@@ -75,7 +75,7 @@ MEASURE_WITHIN_MS = 20_000
 """What is counted by then is what is told; the rest of the function's time is for the jobs."""
 
 ROWS_PER_POLL = 2_000
-"""Of the index, that a sweep reads one by one on average to paint the picture again."""
+"""Of the index, that a sweep reads or counts on average to paint the picture again."""
 
 SURELY_MISSING = 0.05
 """Of an estimated backlog: when fewer messages are missing than this part, none may be."""
@@ -343,8 +343,7 @@ def _without_lineage(job: Job) -> Job:
 class _Read:
     """What was read of the index one by one."""
 
-    jobs: list[IndexedJob] = field(default_factory=list)
-    """The open ones."""
+    open: list[IndexedJob] = field(default_factory=list)
     rows: int = 0
     left: dict[str, int] = field(default_factory=dict)
     """Shards of which not all is read, and how much is."""
@@ -359,10 +358,10 @@ def _census(sweeper: Sweeper, *, within_ms: int) -> Census:
     read = _Read()
     for shard in map(str, range(DUE_SHARDS)):
         if not _read_shard(shard, read, sweeper, stop_at_ms):
-            return Census(read.jobs, whole=False)
+            return Census(read.open, whole=False)
     if not read.left:
-        return Census(read.jobs)
-    tenants, models = _kept_back(read.jobs, sweeper)
+        return Census(read.open)
+    tenants, models = _kept_back(read.open, sweeper)
     before = dict.fromkeys(
         (
             (status.value, lane)
@@ -371,11 +370,11 @@ def _census(sweeper: Sweeper, *, within_ms: int) -> Census:
         ),
         sweeper.clock.now_ms() + 1,
     )
-    for job in read.jobs:
+    for job in read.open:
         kind = str(job.status), job.lane
         if kind in before and job.tenant not in tenants and job.model not in models:
             before[kind] = min(before[kind], job.enqueued_at_epoch_ms)
-    rows, found, whole = read.rows, dict.fromkeys(read.jobs), True
+    rows, found, whole = read.rows, dict.fromkeys(read.open), True
     for shard, known in read.left.items():
         rows -= known
         for number, told in sweeper.due_jobs.counted(
@@ -404,7 +403,7 @@ def _read_shard(shard: str, read: _Read, sweeper: Sweeper, stop_at_ms: int) -> b
         known += 1
         read.rows += 1
         if job.status in OPEN:
-            read.jobs.append(job)
+            read.open.append(job)
     return True
 
 
@@ -419,7 +418,7 @@ def _paint(census: Census, sweep: _Sweep, sweeper: Sweeper) -> None:
         counted = round(census.weight * sum(job.lane == lane for job in waiting))
         with suppress(StoreBusyError):
             uncounted[lane] = sweeper.queue.backlog(lane) - counted
-    sweep.polls_to_painting = max(1, -(-len(waiting) // ROWS_PER_POLL))
+    sweep.polls_to_painting = max(1, math.ceil(census.weight * len(waiting) / ROWS_PER_POLL))
     with suppress(StoreBusyError):  # the jobs don't wait for it, and the next pass paints again
         picture = paint_backlog(
             waiting,
