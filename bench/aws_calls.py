@@ -19,6 +19,7 @@ import signal
 import string
 import sys
 import tempfile
+import time
 import uuid
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -323,12 +324,22 @@ class Recorder:
         self._words = words
         self._calls: list[Call] | None = None
         self._open: _Open | None = None
+        self.own_cpu_s = 0.0
+        """CPU time of this process that the counting itself took so far."""
 
     def attach(self, session: boto3.Session) -> None:
         """Hooks all clients that the session makes from here on."""
-        session.events.register("before-parameter-build", self._begins)
+        session.events.register("before-parameter-build", self._timed(self._begins))
         session.events.register("before-send", self._sends)
-        session.events.register("after-call", self._ends)
+        session.events.register("after-call", self._timed(self._ends))
+
+    def _timed(self, hook: Callable[..., None]) -> Callable[..., None]:
+        def timed(**about: Any) -> None:
+            began_s = time.process_time()
+            hook(**about)
+            self.own_cpu_s += time.process_time() - began_s
+
+        return timed
 
     @contextmanager
     def counting(self) -> Iterator[list[Call]]:
@@ -577,6 +588,7 @@ class Gateway:
         self._inbox: defaultdict[str, list[Record]] = defaultdict(list)
         self._serial = 0
         self.tables = tables
+        self.recorder = recorder
         self.counting = recorder.counting
         self._authorize, self._api, self._run = map(function, ("authorize", "api", "run_job"))
         self._authorize_deps = bootstrap.authorize_deps()
@@ -657,7 +669,7 @@ class Gateway:
 
     def fetch(self, job_id: str, *, status: str) -> None:
         """Gets a job, which must have this status."""
-        http_status, body = self.ask("GET", f"/jobs/{job_id}", "acme", None)
+        http_status, body = self.ask("GET", f"/jobs/{job_id}", "acme")
         expect("the answer to a fetch", http_status, 200)
         expect("the job's status", body["status"], status)
 
@@ -678,6 +690,12 @@ class Gateway:
                 record = record_of(message, url)
                 self._inbox[json.loads(record["body"])["job_id"]].append(record)
         raise report.NotMeasuredError(f"no message of {job_id} came")
+
+    def empty_lanes(self) -> None:
+        """Messages that nobody will ask for are deleted."""
+        for name in ("InteractiveQueueUrl", "BatchQueueUrl"):
+            self._sqs.purge_queue(QueueUrl=self.local.outputs[name])
+        self._inbox.clear()
 
     def deliver(
         self,
@@ -704,10 +722,15 @@ class Gateway:
         )
 
     def ask(
-        self, method: str, path: str, tenant: str, body: str | None
+        self,
+        method: str,
+        path: str,
+        tenant: str,
+        body: str | None = None,
+        query: Mapping[str, str] | None = None,
     ) -> tuple[int, dict[str, Any]]:
-        """A request to the API: the answer's status and body."""
-        event = api_event(method, path, tenant, body)
+        """The HTTP status and the body of the answer to any request of a partner."""
+        event = api_event(method, path, tenant, body) | {"queryStringParameters": query}
         answer = self._api.handle(event, Context("api"), self._api_deps)
         return answer["statusCode"], json.loads(answer["body"])
 
@@ -728,7 +751,7 @@ def api_event(method: str, path: str, tenant: str, body: str | None) -> dict[str
             "path": f"/v1{path}",
             "authorizer": {
                 "tenant": tenant,
-                "scopes": "submit read",
+                "scopes": "submit read cancel",
                 "key_id": "key_0123456789abcdef",
             },
         },
@@ -1207,12 +1230,21 @@ def _operations(calls: Iterable[Call]) -> Counter[str]:
 
 
 @contextmanager
-def gateway_on_local_stack() -> Iterator[Gateway]:
-    """A whole stack of its own, stopped at the end whatever happens."""
+def gateway_on_local_stack(
+    catalogue: str = CATALOGUE,
+    *,
+    dynamodb_url: str | None = None,
+    make_tables: Callable[[Any, Mapping[str, str]], None] = lambda _, __: None,
+) -> Iterator[Gateway]:
+    """A whole stack of its own, stopped at the end whatever happens.
+
+    `dynamodb_url`: another DynamoDB than the emulator's; `make_tables` is called with its client
+    and the stack's outputs.
+    """
     with ExitStack() as ends:
         folder = Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="sluiceway-bench-")))
         simulator = ends.enter_context(Simulator())
-        text = CATALOGUE.format(url=simulator.url, in_flight=IN_FLIGHT)
+        text = catalogue.format(url=simulator.url, in_flight=IN_FLIGHT)
         (folder / "catalogue.toml").write_text(text)
         ends.callback(_stop, folder)
         with _undisturbed():
@@ -1226,8 +1258,11 @@ def gateway_on_local_stack() -> Iterator[Gateway]:
             )
         _pause_deployed_workers(local)
         _use(local)
+        if dynamodb_url is not None:
+            os.environ["AWS_ENDPOINT_URL_DYNAMODB"] = dynamodb_url
         outputs = local.outputs
-        plain = emulator.client("dynamodb", local.endpoint_url)
+        plain = boto3.Session().client("dynamodb")
+        make_tables(plain, outputs)
         tables = Tables(plain, outputs["CoordinationTableName"], outputs["CacheTableName"])
         words = {"JobsTableName": "job", "CacheTableName": "cache", "PartnersTableName": "key"}
         recorder = Recorder(tables, {outputs[name]: word for name, word in words.items()})

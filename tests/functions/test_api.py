@@ -130,7 +130,7 @@ def test_process_works_with_a_configuration_of_newer_code_and_tells(
 
     answer = read_answer(event, app.handler(event, a_context()))
 
-    told = [vars(line) for line in caplog.records if line.message == "configuration_ignored"]
+    told = [vars(line)["told"] for line in caplog.records if line.msg == "configuration_ignored"]
     assert (answer.status, [one["id"] for one in answer.body["data"]]) == (200, ["chat"])
     assert [(line["profile"], line["members"]) for line in told] == [
         ("catalogue", "models.chat.magic"),

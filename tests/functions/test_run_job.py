@@ -544,8 +544,7 @@ class ToSimulator:
         self._http.prepare(self._vendor)
 
     def call(self, call: VendorCall) -> VendorAnswer:
-        values = {name: getattr(call, name) for name in VendorCall.__slots__}
-        return self._http.call(VendorCall(**{**values, "vendor": self._vendor}))
+        return self._http.call(call._replace(vendor=self._vendor))
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ verbs that it uses. Together they tell what a function's role must allow, and no
 from __future__ import annotations
 
 import ast
-import dataclasses
 import json
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -40,6 +39,7 @@ from sluiceway.domain.ticket import Ticket
 from sluiceway.domain.webhook import Attempt, DeliveryStatus, deliveries
 from sluiceway.ports import AuditRecord, DayBudget, LeaseHeld, Started, Submitted, VendorCall
 from sluiceway.routes.request import ApiDeps
+from sluiceway.routes.table import ROUTES
 from sluiceway.usecases.deliver_webhook import Courier
 from sluiceway.usecases.invalidate_cache import Invalidator
 from sluiceway.usecases.manage_webhooks import Registrar
@@ -185,7 +185,7 @@ def verbs_of(function: str) -> set[Verb]:
 
 def calls_of(function: str) -> set[tuple[Verb, Names]]:
     """The same, with the keyword arguments of each call."""
-    fields = {field.name for kind in DEPS[function][1] for field in dataclasses.fields(kind)}
+    fields = {name for kind in DEPS[function][1] for name in kind._fields}
     app = ROOT / RESOURCES[function]["Properties"]["CodeUri"] / "app.py"
     configured = {(("configuration", function), Names())} if function in CONFIGURED else set()
     return configured | {
@@ -209,8 +209,12 @@ def client_methods(known: set[str]) -> set[str]:
 
 
 def _used_by(path: Path) -> Iterator[Path]:
-    """A module, and the routes and use cases that it imports."""
+    """A module, and the routes and use cases that it imports, by the table of paths, too."""
     yield path
+    if path.stem == "table":
+        modules = {target for methods in ROUTES.values() for target in methods.values()}
+        for module in {target.partition(".")[0] for target in modules}:
+            yield from _used_by(path.with_name(f"{module}.py"))
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         if not isinstance(node, ast.ImportFrom) or not node.module:
             continue

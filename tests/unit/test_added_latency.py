@@ -183,7 +183,7 @@ def test_duplicates_that_went_another_way_are_not_measured(other: Job | None) ->
 
 @pytest.mark.parametrize(
     ("takes_ms", "wait_ms", "looks"),
-    [(0, 0, 1), (250, 0, 2), (251, 374, 3), (625, 0, 3)],
+    [(0, 0, 1), (100, 0, 2), (101, 119, 3), (220, 0, 3)],
 )
 def test_held_request_finds_the_end_at_its_next_look(
     takes_ms: int, wait_ms: int, looks: int

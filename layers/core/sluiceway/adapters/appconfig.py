@@ -116,5 +116,6 @@ class AppConfigReader(Generic[T]):
 
 
 def _nothing_deployed(error: BotoCoreError | ClientError) -> bool:
-    code = "ResourceNotFoundException"
-    return isinstance(error, ClientError) and error.response["Error"]["Code"] == code
+    if not isinstance(error, ClientError):
+        return False
+    return error.response["Error"]["Code"] == "ResourceNotFoundException"
