@@ -40,7 +40,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # run as a script, it knows 
 from bench import burst, report
 from bench.report import NotMeasuredError
 
-RATES_PER_S = (2.0, 4.0, 6.0, 8.0, 10.0)
+RATES_PER_S = (2.0, 5.0, 10.0, 15.0, 20.0)
 FOR_S = 12.5
 """Of one rate."""
 

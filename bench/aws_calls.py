@@ -570,6 +570,11 @@ class _Given:
         self._picture = backlog
 
 
+def _counted_table() -> Table:
+    client: Any = bootstrap.session().create_client("dynamodb")
+    return Table(client)
+
+
 class Gateway:
     """The three functions in this process."""
 
@@ -629,13 +634,13 @@ class Gateway:
         """The next submit and run read the state, as each process does after 5 s."""
         coordination = self.local.outputs["CoordinationTableName"]
         for state in (self._api_state, self._run_state):
-            table = Table(boto3.client("dynamodb"))
+            table = _counted_table()
             state.grow_old(DynamoDBState(table, coordination, clock=bootstrap.SystemClock()))
 
     def forget_picture(self) -> None:
         """The next look at a place reads it, as each process does after 2 s."""
         coordination = self.local.outputs["CoordinationTableName"]
-        table, clock = Table(boto3.client("dynamodb")), bootstrap.SystemClock()
+        table, clock = _counted_table(), bootstrap.SystemClock()
         self._picture.grow_old(DynamoDBBacklogs(table, coordination, clock=clock))
 
     def authorize(self) -> None:

@@ -302,12 +302,13 @@ class Handlers:
     """The functions in this process, as their builders make them for one session."""
 
     def __init__(self, modules: Mapping[str, Any], outside: Outside) -> None:
-        """`outside` takes the place of the internet. The default session is the one."""
+        """`outside` takes the place of the internet."""
         self._modules = modules
         self.authorize_deps = bootstrap.authorize_deps.__wrapped__()
         self.api_deps = bootstrap.api_deps.__wrapped__()
         run = bootstrap.run_deps.__wrapped__()
-        clock, secrets = bootstrap.SystemClock(), boto3.client("secretsmanager")
+        clock = bootstrap.SystemClock()
+        secrets: Any = bootstrap.session().create_client("secretsmanager")
         vendors = HttpVendors(
             api_keys=SecretsManagerKeys(lambda: secrets, clock), clock=clock, transport=outside
         )
