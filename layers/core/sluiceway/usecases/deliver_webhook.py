@@ -1,7 +1,5 @@
 """Deliver: one attempt at one webhook.
 
-from typing import NamedTuple
-
 The message's visibility is the clock of the attempts, and SQS itself moves what never arrived to
 the webhooks' dead-letter queue. A partner may get a webhook twice, under the same `webhook-id`.
 """

@@ -1,7 +1,5 @@
 """Sweep: each minute, and within it while there are open jobs, whoever got stuck is helped on.
 
-from typing import NamedTuple
-
 A send that failed, a message that was lost, a worker that died, a parked job whose time has come,
 a deadline that passed unseen, a claim that a finish left: each is a row of the due index.
 """

@@ -1,7 +1,5 @@
 """Wake: what is parked for its turn is sent for earlier where workers and slots would be idle.
 
-from typing import NamedTuple
-
 A lane that has more work than workers is lent those of the other, as far as they are idle: its
 jobs' messages go through the other's queue. Whose tenant has the least of its share comes first.
 """
