@@ -41,7 +41,7 @@ from bench import burst, report
 from bench.report import NotMeasuredError
 
 RATES_PER_S = (2.0, 5.0, 10.0, 15.0, 20.0)
-FOR_S = 12.5
+FOR_S = 12.0
 """Of one rate."""
 
 ACHIEVED = 0.95
