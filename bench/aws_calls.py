@@ -1272,7 +1272,9 @@ def gateway_on_local_stack(
         words = {"JobsTableName": "job", "CacheTableName": "cache", "PartnersTableName": "key"}
         recorder = Recorder(tables, {outputs[name]: word for name, word in words.items()})
         bootstrap.session.cache_clear()
-        recorder.attach(boto3.Session(botocore_session=bootstrap.session()))
+        # The functions' session is the command line's, too: what it asks is counted as well.
+        boto3.DEFAULT_SESSION = boto3.Session(botocore_session=bootstrap.session())
+        recorder.attach(boto3.DEFAULT_SESSION)
         yield Gateway(local, catalogues.parse(text), simulator, tables, recorder)
 
 

@@ -466,6 +466,8 @@ def measured(gateway: Gateway, does: Callable[[], object]) -> Measured:
     with gateway.counting() as calls:
         does()
     took_s = time.process_time() - began_s - (gateway.recorder.own_cpu_s - own_s)
+    if not calls:
+        raise report.NotMeasuredError("a path asked nothing of AWS")
     return Measured(tuple(calls), took_s * 1000)
 
 

@@ -57,7 +57,7 @@ def test_every_program_is_run_by_make_bench_or_said_to_be_left_out() -> None:
 
     assert programs - set(IN_MAKE_BENCH) == {"burst"}
     assert set(IN_MAKE_BENCH) <= programs
-    assert programs == set(RESULTS)
+    assert set(IN_MAKE_BENCH) <= set(RESULTS) <= programs
 
 
 def test_the_set_takes_less_than_fifteen_minutes() -> None:
