@@ -15,9 +15,10 @@ from sluiceway_cli import costs
 from bench import aws_calls, cache_cost, early_refresh, report, simulate
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 TEXT = report.DOCUMENT.read_text("utf-8")
+CAPACITY = report.DOCUMENT.with_name("capacity.md").read_text("utf-8")
 MAKEFILE = (report.ROOT / "Makefile").read_text("utf-8")
 IN_MAKE_BENCH = re.findall(r"^BENCHES := (.*)$", MAKEFILE, re.MULTILINE)[0].split()
 RESULTS = sorted(path.stem for path in report.RESULTS.glob("*.json"))
@@ -157,3 +158,75 @@ def test_load_simulation_gives_the_figures_of_the_text(monkeypatch: pytest.Monke
 def lines_of(rows: Sequence[Sequence[early_refresh.Cell]]) -> list[str]:
     """As the document has them."""
     return report.as_markdown(*early_refresh.table(rows)).splitlines()[2:]
+
+
+def p95_of(column: str) -> Callable[[dict[str, str]], str]:
+    return lambda row: row[column].split(" / ")[1]
+
+
+POLICIES = "Policies side by side"
+OF_POLICIES: list[tuple[str, list[str | Callable[[dict[str, str]], str]]]] = [
+    (
+        "no shares",
+        [
+            "workers",
+            "load",
+            "policy",
+            "busy, %",
+            p95_of("interactive: p50 / p95, s"),
+            p95_of("batch: p50 / p95, s"),
+        ],
+    ),
+    (
+        "",
+        [
+            "workers",
+            "load",
+            "policy",
+            "jobs ended, of those that came, %",
+            p95_of("interactive: p50 / p95, s"),
+            "150 smallest tenants: p95, s",
+            "sweeper, %",
+        ],
+    ),
+]
+WHOLE = (
+    "What a million requests cost",
+    "Where it breaks first, % of what each part takes",
+    "When the vendor's limit is not known",
+    "A contract for 20 calls at once of 8 s",
+)
+
+
+@pytest.fixture(scope="module")
+def simulated() -> dict[str, list[dict[str, str]]]:
+    parts = report.saved("simulate")["parts"]
+    return {
+        part["title"]: [dict(zip(part["head"], line, strict=True)) for line in part["lines"]]
+        for part in parts
+        if part["kind"] == "table"
+    }
+
+
+@pytest.mark.parametrize("title", WHOLE)
+def test_table_of_capacity_is_that_of_the_simulation(
+    simulated: dict[str, list[dict[str, str]]], title: str
+) -> None:
+    wanted = "\n".join(f"| {' | '.join(row.values())} |" for row in simulated[title])
+
+    assert wanted in CAPACITY
+
+
+@pytest.mark.parametrize(("policy", "columns"), OF_POLICIES, ids=["lanes", "shares"])
+def test_policies_of_capacity_are_those_of_the_simulation(
+    simulated: dict[str, list[dict[str, str]]],
+    policy: str,
+    columns: list[str | Callable[[dict[str, str]], str]],
+) -> None:
+    wanted = "\n".join(
+        f"| {' | '.join(c(row) if callable(c) else row[c] for c in columns)} |"
+        for row in simulated[POLICIES]
+        if policy in row["policy"] and (policy or "fixed" not in row["policy"])
+    )
+
+    assert wanted in CAPACITY
