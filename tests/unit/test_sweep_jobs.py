@@ -979,6 +979,52 @@ def test_everyone_at_work_is_known_beside_a_long_backlog(minute: Minute) -> None
 
 
 @pytest.mark.usefixtures("reads_few")
+def test_open_jobs_of_a_long_backlog_are_exact_however_unlike_its_shards_are(
+    minute: Minute,
+) -> None:
+    long_backlog(minute, 50)
+    for n in range(30):
+        minute.put(waiting(0, job_id=f"job_at_{n}", due_shard="7", status=JobStatus.PROCESSING))
+        minute.put(waiting(9_000, job_id=f"job_gone_{n}", due_shard="6", model="gone"))
+
+    minute.sweep()
+
+    assert minute.measured["interactive"] == (430, 0)
+    assert minute.backlogs.read().open == 460
+
+
+@pytest.mark.usefixtures("reads_few")
+def test_what_ended_is_no_part_of_a_long_backlog(minute: Minute) -> None:
+    for n in range(800):
+        status = JobStatus.QUEUED if n % 2 else JobStatus.FAILED
+        due = {"due_shard": str(n % 16 // 2), "due_at_epoch_ms": NOW_MS + LONGEST_MS + n}
+        minute.put(waiting(0, job_id=f"job_{n}", status=status, **due))
+
+    minute.sweep()
+
+    assert minute.measured["interactive"][0] == 400
+
+
+@pytest.mark.usefixtures("reads_few")
+@pytest.mark.parametrize("status", [JobStatus.PROCESSING, JobStatus.FAILED])
+def test_long_index_in_which_nobody_waits_is_no_backlog(minute: Minute, status: JobStatus) -> None:
+    long_backlog(minute, 50, status=status)
+
+    minute.sweep()
+
+    assert minute.measured["interactive"] == (0, 0)
+    assert minute.backlogs.read().waiting() == 0
+
+
+def test_job_that_another_clock_enqueued_later_is_of_no_age(minute: Minute) -> None:
+    minute.put(waiting(-5_000))
+
+    minute.sweep()
+
+    assert minute.measured["interactive"] == (1, 0)
+
+
+@pytest.mark.usefixtures("reads_few")
 @pytest.mark.parametrize(("messages", "sent"), [(400, 5), (385, 5), (300, 100)])
 def test_estimated_backlog_is_sent_again_only_when_messages_are_surely_missing(
     minute: Minute, monkeypatch: pytest.MonkeyPatch, messages: int, sent: int

@@ -383,7 +383,17 @@ def _census(sweeper: Sweeper, *, within_ms: int) -> Census:
             if sweeper.clock.now_ms() > stop_at_ms:
                 whole = False
                 break
-    return Census([*found], max(1.0, rows / max(1, read.rows)), whole)
+    return Census([*found], _weight([*found], read, rows), whole)
+
+
+def _weight(found: Collection[IndexedJob], read: _Read, rows: int) -> float:
+    """For how many of the index's `rows` each job stands that waits: together for all that do.
+
+    Whoever is at work was found, and of what ended there is as much as among what was read.
+    """
+    waiting = sum(job.status != JobStatus.PROCESSING for job in found)
+    still_open = rows * len(read.open) / max(1, read.rows)
+    return max(1.0, (still_open - (len(found) - waiting)) / waiting) if waiting else 1.0
 
 
 def _read_shard(shard: str, read: _Read, sweeper: Sweeper, stop_at_ms: int) -> bool:
@@ -589,7 +599,7 @@ def _measure(census: Census, let_in: list[IndexedJob], sweeper: Sweeper) -> dict
             missing = 0
         oldest_ms = max(
             (
-                now_ms - job.enqueued_at_epoch_ms
+                max(0, now_ms - job.enqueued_at_epoch_ms)  # by another clock it may be to come
                 for job in let_in
                 if job.lane == lane and job.status != JobStatus.PROCESSING
             ),
