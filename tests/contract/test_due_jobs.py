@@ -442,3 +442,22 @@ def test_damaged_row_is_told_and_keeps_no_other_job_from_the_sweep(
     assert swept.sent == 1
     assert [job_id for _, _, job_id in queue.sends] == [good.job_id]
     assert "job_damaged" in telemetry.names
+
+
+def test_fraction_that_somebody_wrote_into_a_row_stops_no_sweep(
+    dynamodb_store: Store, dynamodb: DynamoDBClient, tables: Tables, clock: FakeClock
+) -> None:
+    telemetry, queue = RecordingTelemetry(), InMemoryQueue()
+    job = submit(dynamodb_store, 1, NOW_MS - 1)
+    dynamodb.update_item(
+        TableName=tables.names.jobs,
+        Key=to_item({"tenant": job.tenant, "job_id": job.job_id}),
+        UpdateExpression="SET enqueued_at_epoch_ms = :at",
+        ExpressionAttributeValues={":at": {"N": f"{NOW_MS}.5"}},
+    )
+
+    swept = sweep(
+        dynamodb_store.jobs, dynamodb_store.due_jobs, queue, clock=clock, telemetry=telemetry
+    )
+
+    assert swept.sent == 1

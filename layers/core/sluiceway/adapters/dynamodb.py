@@ -113,7 +113,7 @@ def _plain(attribute: Mapping[str, Any]) -> Any:
         case "S" | "BOOL":
             return content
         case "N":
-            return _integer(content)
+            return integer(content)
         case "B":
             return bytes(content)
         case "NULL":
@@ -127,7 +127,8 @@ def _plain(attribute: Mapping[str, Any]) -> Any:
     raise TypeError(f"DynamoDB has no type {kind}")
 
 
-def _integer(digits: str) -> int:
+def integer(digits: str) -> int:
+    """Of a number as DynamoDB writes it; a fraction, which nobody here stores, is cut off."""
     try:
         return int(digits)
     except ValueError:

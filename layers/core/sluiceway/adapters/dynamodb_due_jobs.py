@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from sluiceway.adapters.dynamodb import Table, Write, to_item
+from sluiceway.adapters.dynamodb import Table, Write, integer, to_item
 from sluiceway.domain.job import Job, JobStatus
 from sluiceway.ports import DueJob, IndexedJob
 
@@ -150,7 +150,7 @@ def _word(item: Any, name: str) -> str:
 
 def _number(item: Any, name: str) -> int | None:
     number = item.get(name, {}).get("N")
-    return None if number is None else int(number)
+    return None if number is None else integer(number)
 
 
 def _due_of(values: dict[str, Any]) -> DueJob:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import dataclasses
 import random
 import secrets
-import types
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -745,10 +744,13 @@ def _error_values(error: JobError) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-_TYPES: dict[str, Any] = {
-    field.name: field.type
+_KINDS: dict[Any, Any] = {"str": str, "int": int, "bool": bool}
+_KINDS |= {f"{name} | None": kind | None for name, kind in _KINDS.items()}
+
+_TYPES = {
+    field.name: _KINDS[field.type]  # a text; of another kind the check would know nothing
     for field in dataclasses.fields(Job)
-    if field.name in _PLAIN and isinstance(field.type, type | types.UnionType)
+    if field.name in _PLAIN
 }
 
 
