@@ -1,11 +1,13 @@
 """`sluiceway cost`: what an installation costs on AWS, and what its vendors were paid."""
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import click
+from click.core import ParameterSource
 from sluiceway.domain.usage import COUNTS, UsageRow
 
 from sluiceway_cli import console, costs
@@ -36,23 +38,46 @@ def _prices(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> Pr
         raise click.BadParameter(str(error)) from None
 
 
-_least = click.FloatRange(min=0)
-_ratio = click.FloatRange(0, 1)
+class _Number(click.FloatRange):
+    """A finite one: float() takes nan and inf, too."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """See click.ParamType."""
+        number: float = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is no finite number.", param, ctx)
+        return number
+
+
+_least = _Number(min=0)
+_ratio = _Number(0, 1)
 
 
 @click.command()
 @click.option(
     "--jobs",
-    type=click.FloatRange(min=1),
+    type=_Number(1, costs.MOST_REQUESTS),
     default=DEFAULT.requests,
     help="Submits a month, hits included.  [default: a million]",
 )
 @click.option("--hit-ratio", type=_ratio, default=DEFAULT.hit_ratio, show_default=True)
-@click.option("--prompt-kb", type=_least, default=DEFAULT.prompt_kb, show_default=True)
-@click.option("--answer-kb", type=_least, default=DEFAULT.answer_kb, show_default=True)
+@click.option(
+    "--prompt-kb",
+    type=_Number(0, costs.MOST_PROMPT_KB),
+    default=DEFAULT.prompt_kb,
+    show_default=True,
+)
+@click.option(
+    "--answer-kb",
+    type=_Number(0, costs.MOST_ANSWER_KB),
+    default=DEFAULT.answer_kb,
+    show_default=True,
+)
 @click.option(
     "--vendor-s",
-    type=_least,
+    type=_Number(0, costs.MOST_VENDOR_S),
     default=DEFAULT.vendor_s,
     show_default=True,
     help="Seconds of a call to the vendor; a worker waits for it and is billed.",
@@ -106,9 +131,9 @@ _ratio = click.FloatRange(0, 1)
 )
 @console.stack
 @console.as_json
-@click.pass_obj
+@click.pass_context
 def cost(
-    stack: str | None,
+    context: click.Context,
     /,
     prices: Prices,
     days: int | None,
@@ -123,13 +148,25 @@ def cost(
     """
     with console.errors_told(as_json=as_json):
         if days is not None or tenant is not None:
-            document = paid(find_target(stack), tenant, days or DEFAULT_DAYS)
+            _refuse(context, {*given, "prices"})
+            document = paid(find_target(context.obj), tenant, days or DEFAULT_DAYS)
             tell = _tell_paid
         else:
             members = {_WORKLOAD.get(name, name): value for name, value in given.items()}
             document = estimated(replace(DEFAULT, **members), prices)
             tell = _tell_estimated
         console.print_json(document) if as_json else tell(document)
+
+
+def _refuse(context: click.Context, names: set[str]) -> None:
+    """Raises UsageError for a given option that would count for nothing."""
+    for option in context.command.params:
+        if option.name in names and (
+            context.get_parameter_source(option.name) is not ParameterSource.DEFAULT
+        ):
+            raise click.UsageError(
+                f"{option.opts[0]} is of a workload: it goes with neither --days nor --tenant"
+            )
 
 
 # ------------------------------------------------------------------------------------ the model
@@ -202,6 +239,7 @@ def _break_even(workload: Workload, prices: Prices) -> list[dict[str, Any]]:
         {
             "new_nat_gateway": nat,
             "valkey_least_usd": one.least_usd,
+            "submits_from": one.requests,
             "hits_from": one.hits,
         }
         for nat, one in found
@@ -251,9 +289,12 @@ def _tell_estimated(document: dict[str, Any]) -> None:
 
 def _break_even_line(one: dict[str, Any]) -> str:
     where = "with a new NAT gateway" if one["new_nat_gateway"] else "where one is there"
-    if one["hits_from"] is None:
+    if one["submits_from"] is None:
         return f"Valkey {where}: never the cheaper cache for such requests"
-    return f"Valkey {where}: the cheaper cache from {one['hits_from']:,.0f} hits a month on"
+    submits, hits = f"{one['submits_from']:,.0f}", f"{one['hits_from']:,.0f}"
+    return (
+        f"Valkey {where}: the cheaper cache from {submits} submits a month on, {hits} of them hits"
+    )
 
 
 def _usd(usd: float) -> str:
@@ -277,11 +318,17 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 
 
 def paid(target: Target, tenant: str | None, days: int) -> dict[str, Any]:
-    """What the jobs that ended in these days (UTC, today included) came to, by tenant."""
+    """What the jobs that ended in these days (UTC, today included) came to, by tenant.
+
+    Raises ValueError for a tenant that has neither a key nor such a job.
+    """
     today = datetime.fromtimestamp(target.clock.now_ms() / 1000, UTC).date()
     first, last = (today - timedelta(days - 1)).isoformat(), today.isoformat()
-    tenants = [tenant] if tenant else sorted({key.tenant for key in target.partner_keys().all()})
+    known = {key.tenant for key in target.partner_keys().all()}
+    tenants = [tenant] if tenant else sorted(known)
     found = {one: target.usage.read(one, first, last) for one in tenants}
+    if tenant and tenant not in known and not found[tenant]:
+        raise ValueError(f"no key is of tenant {tenant}, and no job of it ended since {first}")
     return {
         "from": first,
         "to": last,

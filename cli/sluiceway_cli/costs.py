@@ -169,6 +169,18 @@ STEADY_METRICS = 12
 CONFIGURATION_KEPT_S = 30
 """A process that works asks for the catalogue and the flags so often."""
 
+MOST_REQUESTS = 1e12
+"""A month; who has more asks AWS for other prices."""
+
+MOST_PROMPT_KB = 1024
+"""A larger body is refused by the API."""
+
+MOST_ANSWER_KB = 32 * 1024
+"""A larger answer of a vendor is taken for none."""
+
+MOST_VENDOR_S = 900
+"""A function runs no longer."""
+
 LEFT_OUT = (
     "the vendors' bills (but --vendor-price)",
     "free tiers, discounts and taxes",
@@ -735,10 +747,6 @@ def cost_of_cache(workload: Workload, counts: Counts, prices: Prices = LIST) -> 
     valkey = bills["valkey"].by_service.get("Valkey", 0.0)
     rest = bills["valkey"].usd - valkey
     return {"dynamodb": bills["dynamodb"].usd - rest, "valkey": valkey}
-
-
-MOST_REQUESTS = 1e12
-"""A month; who has more asks AWS for other prices."""
 
 
 def break_even(

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from click.testing import CliRunner, Result
+from sluiceway.adapters.http_vendors import MAX_ANSWER_BYTES
+from sluiceway.domain.request import MAX_BODY_BYTES
 from sluiceway.domain.usage import usage_of
 from sluiceway_cli import costs
 from sluiceway_cli.main import cli
@@ -76,7 +78,16 @@ def test_break_even_is_told_with_and_without_a_new_gateway() -> None:
 
     assert (far["new_nat_gateway"], near["new_nat_gateway"]) == (True, False)
     assert far["hits_from"] > near["hits_from"] > 0
+    assert far["hits_from"] == pytest.approx(0.3 * far["submits_from"])
     assert told("--entry-h", "9999")["break_even"][0]["hits_from"] is None
+
+
+def test_break_even_of_requests_without_a_hit_is_told_in_submits() -> None:
+    one = told("--entry-h", "1", "--hit-ratio", "0")["break_even"][1]
+    output = run("--entry-h", "1", "--hit-ratio", "0").output
+
+    assert one["submits_from"] > 1_000
+    assert f"from {one['submits_from']:,.0f} submits a month on, 0 of them hits" in output
 
 
 def test_people_read_services_totals_and_what_is_left_out() -> None:
@@ -97,7 +108,8 @@ def test_another_price_moves_the_bill() -> None:
     [
         *(("--price", "write"), ("--price", "wirte=1"), ("--price", "write=nan")),
         *(("--hit-ratio", "1.5"), ("--jobs", "0"), ("--cache", "redis"), ("--days", "0")),
-        *(("--vendor-s", "nan"), ("--jobs", "inf")),
+        *(("--vendor-s", "nan"), ("--jobs", "inf"), ("--jobs", "1e13"), ("--hit-ratio", "nan")),
+        *(("--prompt-kb", "1025"), ("--answer-kb", "1e9"), ("--vendor-s", "901")),
     ],
     ids=" ".join,
 )
@@ -105,8 +117,13 @@ def test_what_can_not_be_is_refused(arguments: tuple[str, ...]) -> None:
     result = run(*arguments)
 
     assert isinstance(result.exception, SystemExit)
-    assert result.exit_code in {1, 2}
-    assert "Error" in result.output
+    assert result.exit_code == 2
+    assert f"Invalid value for '{arguments[0]}'" in result.output
+
+
+def test_largest_sizes_are_those_that_the_service_takes() -> None:
+    assert costs.MOST_PROMPT_KB * 1024 == MAX_BODY_BYTES
+    assert costs.MOST_ANSWER_KB * 1024 == MAX_ANSWER_BYTES
 
 
 # ------------------------------------------------------------------------------------ paid
@@ -160,6 +177,31 @@ def test_paid_is_a_table_for_people(desk: Desk) -> None:
     assert lines[1].split()[0] == "TENANT"
     assert lines[2].split()[:2] == ["acme", "1"]
     assert lines[4].split()[:2] == ["all", "1"]
+
+
+@pytest.mark.parametrize("of", [("--days", "7"), ("--tenant", "acme")], ids=" ".join)
+@pytest.mark.parametrize(
+    "arguments", [("--jobs", "5"), ("--hit-ratio", "0.3"), ("--price", "read=1")], ids=" ".join
+)
+def test_paid_takes_no_option_of_a_workload(
+    desk: Desk, of: tuple[str, ...], arguments: tuple[str, ...]
+) -> None:
+    ended(desk, 1)
+
+    result = run(*of, *arguments)
+
+    assert result.exit_code == 2
+    assert f"{arguments[0]} is of a workload" in result.output
+
+
+def test_paid_of_a_tenant_that_nobody_knows_is_an_error(desk: Desk) -> None:
+    ended(desk, 1, tenant="gone")
+
+    known, unknown = (run("--tenant", name, "--json") for name in ("gone", "acmee"))
+
+    assert json.loads(known.output)["total"]["completed"] == 1
+    assert unknown.exit_code == 1
+    assert "no key is of tenant acmee" in json.loads(unknown.output)["error"]["detail"]
 
 
 def test_paid_needs_a_stack() -> None:
