@@ -318,10 +318,9 @@ def _consequences(before: Catalogue, after: Catalogue, target: Target) -> list[s
     removed = sorted(before.models.keys() - after.models.keys())
     if removed:
         jobs = open_jobs(target)
-        least = "" if jobs.whole else "at least "
         warnings += [
             f"models.{name} is removed: submits of it are refused, and its open jobs "
-            f"({least}{jobs.open_of(name)} now) fail as "
+            f"({jobs.nearly}{jobs.open_of(name)} now) fail as "
             "vendor_rejected, an hour after they were enqueued"
             for name in removed
         ]

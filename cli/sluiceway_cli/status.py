@@ -253,6 +253,13 @@ class OpenJobs:
     slots_kept: Mapping[str, int] | None = field(default_factory=dict)
     """By model; None: the sweeper doesn't tell."""
 
+    @property
+    def nearly(self) -> str:
+        """What stands before the number of one model's jobs: the sweeper may have estimated it."""
+        if self.slots_kept is None:
+            return "about "
+        return "" if self.whole else "at least "
+
     def open_of(self, model: str) -> int:
         """How many there are of a model."""
         return sum(
@@ -272,7 +279,7 @@ def open_jobs(
     """The open jobs, counted at a cost that doesn't grow with a long backlog."""
     now_ms = target.clock.now_ms()
     picture = target.backlogs.read().at(now_ms)
-    if picture.open > COUNTED_ONE_BY_ONE:
+    if picture.waits and picture.open > COUNTED_ONE_BY_ONE:  # one of older code tells no age
         return _as_painted(picture)
     jobs, whole = _indexed(target.due_jobs, target.clock)
     return OpenJobs(
@@ -610,7 +617,7 @@ def _of_models_gone(catalogue: Catalogue, jobs: OpenJobs) -> Iterable[Document]:
     named = {name for _, name in (*jobs.waiting, *jobs.processing)}
     for name in sorted(named - catalogue.models.keys() - {""}):
         many = jobs.open_of(name)
-        those = "1 open job is" if many == 1 else f"{many} open jobs are"
+        those = f"{jobs.nearly}1 open job is" if many == 1 else f"{jobs.nearly}{many} open jobs are"
         will = "it" if many == 1 else "they"
         text = f"{those} of {name}, which the catalogue lacks: {will} will fail"
         yield _problem("bad", text, "docs/runbook.md, Roll back a catalogue")

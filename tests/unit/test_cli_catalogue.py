@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from click.testing import CliRunner
+from sluiceway.domain.backlog import Backlog, Group, Waits
 from sluiceway_cli.configurations import OvertakenError
 from sluiceway_cli.main import cli
 from sluiceway_cli.rollouts import EFFECTIVE_WITHIN_S
 
-from tests.fakes.examples import a_job
+from tests.fakes.examples import NOW_MS, a_job
 from tests.unit.configuration_desk import Desk, make_desk, states
 from tests.unit.desk import run, stand_at, told
 
@@ -304,6 +305,19 @@ def test_removal_says_what_becomes_of_open_jobs_and_tenants(desk: Desk, file: Pa
     assert removed == [("models.old", None), ("tenants.acme", None)]
     assert "its open jobs (3 now) fail" in shown["warnings"][0]
     assert "tenants.default" in shown["warnings"][1]
+
+
+def test_removal_tells_about_how_many_jobs_are_open_of_a_long_backlog(
+    desk: Desk, file: Path
+) -> None:
+    desk.deployed(desk.catalogue_profile, SECOND + model("old") + model("rare"))
+    groups = (Group("interactive", "old", "acme", waiting=6_000),)
+    desk.backlogs.write(Backlog(NOW_MS, groups, waits={"interactive": Waits()}))
+
+    shown = told("catalogue", "push", str(file), "--yes")
+
+    assert "its open jobs (about 6000 now) fail" in shown["warnings"][0]
+    assert "its open jobs (about 0 now) fail" in shown["warnings"][1]
 
 
 def test_what_is_in_force_and_cannot_be_read_is_replaced(desk: Desk, file: Path) -> None:
