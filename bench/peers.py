@@ -845,6 +845,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
     figures = {name: figures[name] for name in TITLES if name in figures}
     killed = {name: killed[name] for name in TITLES if name in killed}
+    if not figures:
+        raise report.NotMeasuredError("; ".join(missing.values()))
     ideals = _ideals(items, setting)
     also = (
         [f"Celery is that of {celery_version(setting.celery_python)}."]

@@ -81,16 +81,24 @@ def options(
     add(parser)
     parser.add_argument("--json", metavar="FILE", help="write the result there; -: to stdout")
     parser.add_argument("--save", action="store_true", help="keep the result in bench/results")
-    return parser.parse_args(arguments)
+    given = parser.parse_args(arguments)
+    if given.json and not Path(given.json).parent.is_dir():
+        parser.error(f"--json: there is no folder for {given.json}")  # not after all is measured
+    return given
 
 
 def run(main: Callable[[], int]) -> NoReturn:
-    """Ends with the code of `main`; what it started ends with it, also by SIGTERM."""
+    """Ends with the code of `main`; what it started ends with it, also by SIGTERM.
+
+    What wasn't measured is told in a line, and the code is 1.
+    """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         sys.exit(main())
     except KeyboardInterrupt:
         sys.exit(130)
+    except NotMeasuredError as error:
+        sys.exit(f"not measured: {error}")
 
 
 def tell(

@@ -99,3 +99,10 @@ def test_kill_table_tells_callers_in_process_with_and_without_a_list() -> None:
         ("httpx with retries", "3", "6", "0", "0"),
         ("httpx with retries, the caller kept a list", "3", "0", "2", "1"),
     ]
+
+
+def test_nobody_measured_is_no_result(tmp_path: Path) -> None:
+    nowhere = str(tmp_path / ".venv-bench" / "bin" / "python")
+
+    with pytest.raises(NotMeasuredError, match="there is no"):
+        peers.main(["--only", "celery", "--celery-python", nowhere])

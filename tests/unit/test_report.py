@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -102,3 +103,27 @@ def test_plots_are_named_by_result_and_told_by_what_they_show(folder: Path) -> N
     assert list(found) == ["sample-rise.svg", "sample-parts.svg"]
     assert report.digest(found["sample-rise.svg"]) != report.digest(changed)
     assert folder.exists()
+
+
+def test_file_in_a_folder_that_is_not_there_is_refused_before_anything_is_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        told("--json", str(tmp_path / "none" / "x.json"))
+
+    assert ended.value.code == 2
+    assert "there is no folder" in capsys.readouterr().err
+
+
+def test_what_was_not_measured_is_told_in_a_line_and_is_a_failure() -> None:
+    def main() -> int:
+        raise report.NotMeasuredError("nothing is built; run: make build")
+
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        with pytest.raises(SystemExit) as ended:
+            report.run(main)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+    assert ended.value.code == "not measured: nothing is built; run: make build"
