@@ -124,7 +124,10 @@ POLICY_KEPT_S = 60
 """API Gateway keeps the authorizer's answer for a key so long (template.yaml)."""
 
 TRACED_PER_S, TRACED_REST = 1.0, 0.05
-"""X-Ray's default rule: the first trace of each second, and of the others one in twenty."""
+"""X-Ray's default rule: the first trace of each second, and of the others one in twenty. A trace
+begins at the API, at a function behind a queue, where it is linked to the sender's, and at the one
+behind the stream.
+"""
 
 LAMBDA_LOG_BYTES = 330
 """START, END and REPORT of one invocation."""
@@ -633,7 +636,11 @@ def _around_the_functions(workload: Workload, counts: Counts, prices: Prices) ->
     )
     many = len(METRICS) * sets
     yield _line(prices, "metric", "CloudWatch", "metrics by model, lane, tenant", many, "metrics")
-    yield _line(prices, "trace", "X-Ray", "traces", traces(requests), "traces")
+    many = metric_months(requests)
+    yield _line(prices, "metric", "CloudWatch", "metric of the access log", many, "metrics")
+    told = jobs * workload.webhook_ratio
+    many = sum(map(traces, (requests, jobs, jobs, told)))  # runs, and events of their ends
+    yield _line(prices, "trace", "X-Ray", "traces", many, "traces")
     processes = 1 + jobs * workload.vendor_s / MONTH_S
     looks = 2 * min(processes * MONTH_S / CONFIGURATION_KEPT_S, requests + jobs)
     yield _line(prices, "configuration_call", "AppConfig", "looks", looks, "requests")
@@ -648,7 +655,7 @@ def metric_months(requests: float) -> float:
 
 
 def traces(requests: float) -> float:
-    """That X-Ray records of a month's requests, which come at random."""
+    """That X-Ray records of a month's so many, which come at random."""
     per_s = requests / MONTH_S
     first_per_s = TRACED_PER_S * (1 - math.exp(-per_s / TRACED_PER_S))
     return MONTH_S * (first_per_s + TRACED_REST * (per_s - first_per_s))

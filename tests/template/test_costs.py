@@ -21,7 +21,7 @@ from sluiceway_cli.costs import (
     Workload,
 )
 
-from tests.template.rendering import RESOURCES
+from tests.template.rendering import RESOURCES, SOURCE
 from tests.template.test_alarms import ALARMS, watched
 
 FUNCTIONS = {
@@ -98,6 +98,13 @@ def test_tables_are_on_demand_and_without_keys_of_their_own() -> None:
 
     assert {table["BillingMode"] for table in tables} == {"PAY_PER_REQUEST"}
     assert not any("KMSMasterKeyId" in table["SSESpecification"] for table in tables)
+
+
+def test_functions_that_begin_traces_are_traced_and_the_access_log_has_one_metric() -> None:
+    assert SOURCE["Globals"]["Function"]["Tracing"] == "Active"
+    assert not any("Tracing" in function for function in FUNCTIONS.values())
+    assert len(events_of("DynamoDB")) == 1
+    assert of_type("AWS::Logs::MetricFilter") == 1
 
 
 def test_policies_are_kept_as_long_as_is_reckoned() -> None:

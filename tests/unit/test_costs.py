@@ -107,6 +107,14 @@ def test_traces_are_one_a_second_and_one_in_twenty_of_the_rest() -> None:
     assert costs.traces(101 * MONTH_S) == pytest.approx(6 * MONTH_S, rel=0.01)
 
 
+def test_runs_ends_and_webhooks_begin_traces_of_their_own() -> None:
+    few = Workload(requests=100, hit_ratio=0.4, polls=1, webhook_ratio=0.5)
+
+    (line,) = (one for one in cost_of(few, COUNTED).lines if one.service == "X-Ray")
+
+    assert line.many == pytest.approx(160 + 60 + 60 + 30, rel=0.01)
+
+
 def test_metric_is_billed_for_the_hours_in_which_it_is_told() -> None:
     assert costs.metric_months(0) == 0
     assert costs.metric_months(7.3) == pytest.approx(0.01, rel=0.01)
