@@ -12,6 +12,7 @@ emulator's API Gateway and behind its poller, and calls to its tables.
 
 import argparse
 import io
+import math
 import random
 import statistics
 import sys
@@ -23,7 +24,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from itertools import count
+from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -895,6 +896,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     given = report.options(__doc__, arguments, add=add)
     setting = Setting(tuple(given.rate or RATES_PER_S), given.for_s, given.vendor_s)
+    rates_per_s = setting.rates_per_s
+    rise = all(low < high for low, high in pairwise((0, *rates_per_s, math.inf)))
+    if not (rise and given.for_s > 0):
+        raise NotMeasuredError("rates rise from above 0, and each lasts for some seconds")
     found = measure(setting)
     report.tell(
         given,

@@ -817,6 +817,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         given.deadline_s,
         given.celery_python,
     )
+    if given.items < 1 or given.kill_items < 1 or given.per_minute < 1:
+        raise report.NotMeasuredError("there is one item at least, and one call a minute")
     wanted = [name for name in TITLES if name in (given.only or TITLES)]
     items = items_of(given.items, name="work")
     to_kill = items_of(given.kill_items, name="kill", repeated=False)

@@ -229,3 +229,13 @@ def test_saturated_rates_alone_give_no_point_in_the_plot() -> None:
         "p50": [(2.0, pytest.approx(400))],
         "p95": [(2.0, pytest.approx(400))],
     }
+
+
+@pytest.mark.parametrize(
+    "options",
+    [("--rate", "0"), ("--rate", "4", "--rate", "2"), ("--rate", "nan"), ("--for-s", "0")],
+    ids=" ".join,
+)
+def test_rates_that_do_not_rise_are_not_measured(options: tuple[str, ...]) -> None:
+    with pytest.raises(report.NotMeasuredError, match="rates rise"):
+        added_latency.main(options)

@@ -106,3 +106,9 @@ def test_nobody_measured_is_no_result(tmp_path: Path) -> None:
 
     with pytest.raises(NotMeasuredError, match="there is no"):
         peers.main(["--only", "celery", "--celery-python", nowhere])
+
+
+@pytest.mark.parametrize("option", ["--items", "--kill-items", "--per-minute"])
+def test_work_of_nothing_is_not_measured(option: str) -> None:
+    with pytest.raises(NotMeasuredError, match="one item at least"):
+        peers.main(["--only", "httpx", option, "0"])
