@@ -15,7 +15,12 @@ from typing import Any
 
 
 def trim(data: Path, services: Collection[str]) -> None:
-    """Trims botocore's folder `data`, twice as well as once."""
+    """Trims botocore's folder `data`, twice as well as once.
+
+    Raises LookupError for a service that botocore doesn't have, before anything is taken away.
+    """
+    if missing := sorted(name for name in services if not (data / name).is_dir()):
+        raise LookupError(f"botocore has no {', '.join(missing)}")
     for folder in data.iterdir():
         if folder.is_dir() and folder.name not in services:
             shutil.rmtree(folder)

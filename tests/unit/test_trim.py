@@ -66,6 +66,15 @@ def test_other_services_go(trim: Callable[..., None], data: Path) -> None:
     assert {name for one in partitions for name in one["services"]} == {"sqs"}
 
 
+def test_service_that_is_not_there_is_told_before_anything_goes(
+    trim: Callable[..., None], data: Path
+) -> None:
+    with pytest.raises(LookupError, match="sqss"):
+        trim(data, ["sqss", "sns"])
+
+    assert {path.name for path in data.iterdir() if path.is_dir()} == {"sqs", "sns"}
+
+
 def test_model_keeps_everything_but_texts(trim: Callable[..., None], data: Path) -> None:
     before = model(data)
 
