@@ -567,7 +567,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     interpreter = python()
     if not (BUILD / "template.yaml").exists():
         raise report.NotMeasuredError(
-            "nothing is built; run: make build, which needs a Python 3.13"
+            "nothing is built; run make build (it needs Python 3.13)"
         )
     with ExitStack() as ends:
         folder = Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="sluiceway-bench-")))
