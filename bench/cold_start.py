@@ -566,9 +566,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = report.options(__doc__, arguments)
     interpreter = python()
     if not (BUILD / "template.yaml").exists():
-        raise report.NotMeasuredError(
-            "nothing is built; run make build (it needs Python 3.13)"
-        )
+        raise report.NotMeasuredError("nothing is built; run make build (it needs Python 3.13)")
     with ExitStack() as ends:
         folder = Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="sluiceway-bench-")))
         aws = ends.enter_context(serving(_Aws))
