@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sluiceway.adapters.dynamodb import from_item, to_item
 from sluiceway.adapters.dynamodb_jobs import _values_of, job_of
+from sluiceway.domain.errors import DamagedRowError
 from sluiceway.domain.freshness import Freshness
 from sluiceway.domain.job import Job, JobStatus
 from sluiceway.domain.payload import Payload
@@ -19,6 +20,12 @@ from tests.fakes.in_memory import NOW_MS
 
 if TYPE_CHECKING:
     from tests.contract.harness import Store
+
+NO_PLAIN_VALUES = frozenset(
+    {"status", "metadata", "callback_urls", "error", "last_errors"}
+    | {"input_inline", "input_ref", "result_inline", "result_ref"}
+)
+"""Attributes of a row that are no text, number or truth value, or have a check of their own."""
 
 TEXTS = st.text(max_size=40)
 PAYLOADS = st.one_of(
@@ -191,6 +198,16 @@ def test_error_whose_http_status_was_stored_as_null_is_read_as_one_without() -> 
     row["error"]["http_status"] = None
 
     assert job_of(from_item(to_item(row))) == job
+
+
+@pytest.mark.parametrize("name", sorted(_values_of(a_full_job()).keys() - NO_PLAIN_VALUES))
+def test_row_with_a_value_of_another_type_is_damaged(name: str) -> None:
+    values = _values_of(a_full_job())
+    value = values[name]
+
+    for other in (value.encode() if isinstance(value, str) else str(value), [value]):
+        with pytest.raises(DamagedRowError):
+            job_of(values | {name: other})
 
 
 # ------------------------------------------------------------------------------------ entries
