@@ -129,6 +129,12 @@ def test_items_refuse_what_is_no_attribute(damaged: dict[str, str]) -> None:
         from_item({"a": damaged})
 
 
+@pytest.mark.parametrize("number", ["", "soon", "NaN", "Infinity"])
+def test_items_refuse_a_number_that_is_none(number: str) -> None:
+    with pytest.raises(ValueError, match="number"):
+        from_item({"n": {"N": number}})
+
+
 def test_items_give_integers_and_not_decimals() -> None:
     value = from_item({"n": {"N": "12"}})["n"]
 

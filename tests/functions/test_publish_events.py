@@ -53,6 +53,7 @@ def test_unreadable_record_does_not_hold_up_the_others(
     broken: list[Any] = [
         {"dynamodb": {"NewImage": {**good, "status": {"S": "failed"}, "error": {"S": "x"}}}},
         {"dynamodb": {"NewImage": {**good, "created_at_epoch_ms": {"S": "soon"}}}},
+        {"dynamodb": {"NewImage": {**good, "created_at_epoch_ms": {"N": "soon"}}}},
         {"dynamodb": {"NewImage": {}}},
         {"dynamodb": {"NewImage": {"status": {"S": "completed"}}, "OldImage": {}}},
         {"dynamodb": {"NewImage": {"status": "completed"}}},

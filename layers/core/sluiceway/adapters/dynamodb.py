@@ -72,7 +72,7 @@ def to_item(values: Mapping[str, Any]) -> Item:
 def from_item(item: Item) -> dict[str, Any]:
     """Plain values: integers, not Decimals; bytes, not Binary.
 
-    Raises TypeError for what isn't an attribute.
+    Raises TypeError or ValueError for what isn't an attribute.
     """
     return {name: _plain(value) for name, value in item.items()}
 
@@ -132,7 +132,11 @@ def integer(digits: str) -> int:
     try:
         return int(digits)
     except ValueError:
+        pass
+    try:
         return int(Decimal(digits))
+    except (ArithmeticError, ValueError) as error:
+        raise ValueError("not a number of DynamoDB's") from error
 
 
 # ------------------------------------------------------------------------------------ expressions
