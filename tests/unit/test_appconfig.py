@@ -151,6 +151,21 @@ def test_bad_content_that_was_taken_back_is_followed_by_what_was_before() -> Non
     assert len(reader.told) == 1
 
 
+def test_bad_content_that_was_taken_away_is_forgotten_with_its_session() -> None:
+    reader = Reader()
+    reader.deploy("two words")
+    with pytest.raises(StoreBusyError):
+        reader.read()
+    reader.appconfig.failing = UNREACHABLE
+    with pytest.raises(StoreBusyError):
+        reader.read()
+    reader.appconfig.failing = None
+
+    del reader.appconfig.documents["catalogue"]
+
+    assert reader.read() == "packaged"
+
+
 def test_appconfig_that_cant_be_reached_leaves_the_last_one_in_force() -> None:
     reader = Reader()
     reader.deploy("first")

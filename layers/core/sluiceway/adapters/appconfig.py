@@ -95,6 +95,7 @@ class AppConfigReader(Generic[T]):
         # A token serves one call, so one whose reply was lost is of no use any more.
         token, self._token = self._token, None
         if token is None:
+            self._received = b""  # a new session tells all there is
             token = client.start_configuration_session(
                 ApplicationIdentifier=self._application,
                 EnvironmentIdentifier=self._profile,
