@@ -28,19 +28,32 @@ if TYPE_CHECKING:  # the authorizer needs none of it, nor pydantic
 
 # ------------------------------------------------------------------------------------ jobs
 
+K = TypeVar("K", bound=type)
 
+
+def _own_kind(kind: K) -> K:
+    """Lets a NamedTuple equal none of another kind: what came of a call is told by the kind."""
+    tuple_kind: Any = kind
+    tuple_kind.__eq__ = lambda one, other: type(one) is type(other) and tuple.__eq__(one, other)
+    tuple_kind.__ne__ = lambda one, other: not tuple_kind.__eq__(one, other)
+    return kind
+
+
+@_own_kind
 class Submitted(NamedTuple):
     """The job, its claim and its place in the counter were written."""
 
     job: Job
 
 
+@_own_kind
 class Claimed(NamedTuple):
     """Another job holds the claim for this work."""
 
     job_id: str
 
 
+@_own_kind
 class CapReached(NamedTuple):
     """The tenant has as many open jobs as it may have."""
 
@@ -64,12 +77,14 @@ class DayBudget(NamedTuple):
         return None
 
 
+@_own_kind
 class BudgetSpent(NamedTuple):
     """The tenant's day (UTC) has no room for the job; `budget`: a member of DayBudget."""
 
     budget: str
 
 
+@_own_kind
 class Started(NamedTuple):
     """The job is processing under this lease."""
 
@@ -77,18 +92,21 @@ class Started(NamedTuple):
     lease: Lease
 
 
+@_own_kind
 class LeaseHeld(NamedTuple):
     """Somebody works on the cache key; `by_this_job`: on this very job."""
 
     by_this_job: bool
 
 
+@_own_kind
 class Moved(NamedTuple):
     """The job is no longer as it was read; `job` is what it is now, None when it is gone."""
 
     job: Job | None
 
 
+@_own_kind
 class Applied(NamedTuple):
     """The transition was written."""
 
