@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 from sluiceway import bootstrap
@@ -40,8 +41,8 @@ def _read(record: dict[str, Any], deps: PublishDeps) -> JobEvent | None:
     try:
         told = event_of(record)
         if told is not None:
-            told.detail()
-        return told  # noqa: TRY300 - the detail is what may fail
+            json.dumps(told.detail())
+        return told  # noqa: TRY300 - the detail is what may fail, and its JSON
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         deps.telemetry.event("record_unreadable", error_class=type(error).__name__)
         return None

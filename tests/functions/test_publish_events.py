@@ -54,6 +54,8 @@ def test_unreadable_record_does_not_hold_up_the_others(
         {"dynamodb": {"NewImage": {**good, "status": {"S": "failed"}, "error": {"S": "x"}}}},
         {"dynamodb": {"NewImage": {**good, "created_at_epoch_ms": {"S": "soon"}}}},
         {"dynamodb": {"NewImage": {**good, "created_at_epoch_ms": {"N": "soon"}}}},
+        {"dynamodb": {"NewImage": {**good, "model": {"SS": ["a"]}}}},
+        {"dynamodb": {"NewImage": {**good, "request_id": {"SS": ["a"]}}}},
         {"dynamodb": {"NewImage": {}}},
         {"dynamodb": {"NewImage": {"status": {"S": "completed"}}, "OldImage": {}}},
         {"dynamodb": {"NewImage": {"status": "completed"}}},
