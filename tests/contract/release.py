@@ -213,7 +213,9 @@ def versions() -> list[str]:
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON has it."""
+    """A value as JSON has it; a record of either kind by its members' names."""
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return {name: plain(one) for name, one in value._asdict().items() if one is not None}
     match value:
         case Enum():
             return value.value
