@@ -40,6 +40,14 @@ def lease_ended(store: Store) -> None:
     store.clock.advance(LEASE_MS + CLOCK_SKEW_MS + 1)
 
 
+def test_written_transition_is_no_moved_job_though_both_tell_of_the_same() -> None:
+    """Every test below tells them apart by comparing them."""
+    job = a_job()
+
+    assert Applied(job) != Moved(job)
+    assert Moved(job) != Applied(job)
+
+
 # ------------------------------------------------------------------------------------ the finish
 
 
