@@ -223,14 +223,20 @@ def plain(value: Any) -> Any:
             return base64.b64encode(value).decode()
         case set() | frozenset():
             return sorted(value)
+        case tuple() if hasattr(value, "_asdict"):
+            return _members(value._asdict())
         case list() | tuple():
             return [plain(one) for one in value]
         case Mapping():
             return {str(name): plain(one) for name, one in value.items()}
     if is_dataclass(value):
-        members = {of.name: getattr(value, of.name) for of in fields(value)}
-        return {name: plain(one) for name, one in members.items() if one is not None}
+        return _members({of.name: getattr(value, of.name) for of in fields(value)})
     return value
+
+
+def _members(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Of a class; None is as if it weren't there."""
+    return {name: plain(one) for name, one in values.items() if one is not None}
 
 
 def _encoded(value: Any) -> Any:
