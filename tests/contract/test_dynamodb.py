@@ -81,6 +81,14 @@ def test_items_keep_every_plain_value() -> None:
     assert from_item(to_item(values)) == values
 
 
+@pytest.mark.parametrize("value", [True, False, 1, 0, "", b""], ids=repr)
+def test_items_keep_the_kind_of_what_equals_another(value: object) -> None:  # case C16, C17
+    item = from_item(to_item({"a": value, "b": [value]}))
+
+    assert (type(item["a"]), [type(one) for one in item["b"]]) == (type(value), [type(value)])
+    assert item == {"a": value, "b": [value]}
+
+
 def test_items_leave_none_out() -> None:
     assert to_item({"a": None, "b": 1}) == {"b": {"N": "1"}}
 
