@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import io
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
-import boto3
 import pytest
 import urllib3
 from botocore.awsrequest import AWSResponse
 from botocore.exceptions import ClientError
-from sluiceway.adapters import signatures
+from sluiceway import bootstrap
 from sluiceway.adapters.dynamodb import Table
+
+if TYPE_CHECKING:
+    from sluiceway.telemetry import PowertoolsTelemetry
 
 CODES = [
     *("InvalidSignatureException", "RequestExpired"),
@@ -21,16 +23,21 @@ CODES = [
 
 
 class Frozen:
-    """A client of DynamoDB whose first calls are answered with these codes, and how it was used."""
+    """The functions' client of DynamoDB, whose first calls are answered with these codes.
+
+    It is the client's telemetry as well, and notes how it was used.
+    """
 
     def __init__(self, *codes: str) -> None:
         self._codes = list(codes)
         self.signed = self.sent = self.renewals = 0
-        self.client = signatures.renew(boto3.client("dynamodb"), self._renewed)
+        self.client = bootstrap._store("dynamodb", cast("PowertoolsTelemetry", self))
         self.client.meta.events.register("before-sign", self._sign)
         self.client.meta.events.register("before-send", self._send)
 
-    def _renewed(self) -> None:
+    def event(self, name: str) -> None:
+        """What telemetry is told."""
+        assert name == "signature_expired"
         self.renewals += 1
 
     def _sign(self, **_: Any) -> None:
