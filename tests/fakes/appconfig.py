@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import itertools
 import json
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
@@ -19,11 +20,14 @@ if TYPE_CHECKING:
 
 
 class FakeAppConfig:
-    """Serves `documents`, by profile; a token names its profile and what it gave last."""
+    """Serves `documents`, by profile. A token serves one call, whether or not its answer came."""
 
     def __init__(self, session: boto3.Session, **documents: str) -> None:
         self.documents: dict[str, str] = documents
         self.calls: list[str] = []
+        self._given: dict[str, tuple[str, str]] = {}
+        """By token that wasn't used yet: its profile, and what was given last."""
+        self._numbers = itertools.count(1)
         self.failing: Exception | None = None
         """Raised in place of an answer."""
         events = session.events
@@ -33,19 +37,24 @@ class FakeAppConfig:
     def _start(self, params: dict[str, Any], **_: Any) -> Any:
         self._called("start")
         profile = json.loads(params["body"])["ConfigurationProfileIdentifier"]
-        return _answer({"InitialConfigurationToken": f"{profile}|"})
+        return _answer({"InitialConfigurationToken": self._token(profile, "")})
 
     def _latest(self, params: dict[str, Any], **_: Any) -> Any:
+        profile, given = self._given.pop(params["query_string"]["configuration_token"])
         self._called("latest")
-        profile, _, given = params["query_string"]["configuration_token"].partition("|")
         text = self.documents.get(profile, "")
         new = "" if text == given else text
         return _answer(
             {
-                "NextPollConfigurationToken": f"{profile}|{text}",
+                "NextPollConfigurationToken": self._token(profile, text),
                 "Configuration": io.BytesIO(new.encode()),
             }
         )
+
+    def _token(self, profile: str, given: str) -> str:
+        token = f"token-{next(self._numbers)}"
+        self._given[token] = profile, given
+        return token
 
     def _called(self, what: str) -> None:
         self.calls.append(what)
