@@ -21,7 +21,7 @@ AREAS = tuple(one.AREA for one in (service, jobs, batches, usage, webhooks, open
 ROOT = Path(__file__).parents[3]
 COMMITTED = ROOT / "docs/openapi.json"
 SERVED = ROOT / "layers/core/sluiceway/openapi.json"
-"""The same, where `sam build` packages it with the library."""
+"""The same without white space, where `sam build` packages it with the library."""
 
 RELEASED = ROOT / "docs/openapi.released.json"
 """That of the last release, with which a new one has to agree."""
@@ -67,21 +67,21 @@ def document() -> dict[str, Any]:
     return _mended(made)
 
 
-def text() -> str:
-    """The document as it is written into files."""
-    return json.dumps(document(), ensure_ascii=False, indent=1) + "\n"
+def as_text(made: dict[str, Any], *, compact: bool = False) -> str:
+    """The document as it is written into a file."""
+    form: dict[str, Any] = {"separators": (",", ":")} if compact else {"indent": 1}
+    return json.dumps(made, ensure_ascii=False, **form) + "\n"
 
 
 def write() -> list[Path]:
     """Writes the document anew, and gives the files that weren't like it."""
-    fresh = text()
+    made = document()
+    fresh = {COMMITTED: as_text(made), SERVED: as_text(made, compact=True)}
     stale = [
-        path
-        for path in (COMMITTED, SERVED)
-        if not path.exists() or path.read_text("utf-8") != fresh
+        path for path, told in fresh.items() if not path.exists() or path.read_text("utf-8") != told
     ]
     for path in stale:
-        path.write_text(fresh, "utf-8")
+        path.write_text(fresh[path], "utf-8")
     return stale
 
 
