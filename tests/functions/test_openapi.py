@@ -36,7 +36,7 @@ ANSWERS = {
     [(document.COMMITTED, False), (document.SERVED, True)],
     ids=["docs", "served"],
 )
-def test_document_is_as_the_code_is(path: Path, compact: bool) -> None:
+def test_document_is_as_the_code_is(path: Path, *, compact: bool) -> None:
     fresh = path.read_text("utf-8") == document.as_text(document.document(), compact=compact)
 
     assert fresh, "run: make openapi"
