@@ -52,7 +52,7 @@ class FakeAppConfig:
         )
 
     def _token(self, profile: str, given: str) -> str:
-        token = f"token-{next(self._numbers)}"
+        token = f"{profile}|{next(self._numbers)}"  # who reads calls sees whose they are
         self._given[token] = profile, given
         return token
 
