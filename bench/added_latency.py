@@ -39,6 +39,7 @@ from sluiceway_local import emulator
 sys.path.insert(0, str(Path(__file__).parents[1]))  # run as a script, it knows its folder only
 
 from bench import burst, report
+from bench import vendor as vendors
 from bench.report import NotMeasuredError
 
 RATES_PER_S = (2.0, 5.0, 10.0, 15.0, 20.0)
@@ -200,12 +201,9 @@ def added_ms(seen: Seen, vendor_s: tuple[float, float] | None) -> float:
 
 
 def percentile(values: Sequence[float], percent: int) -> float:
-    """Between the values, so that the 100th is the greatest."""
-    if len(values) == 1:
-        return values[0]
-    return (min(values), *statistics.quantiles(values, n=100, method="inclusive"), max(values))[
-        percent
-    ]
+    """Between the values, of at least one."""
+    (found,) = vendors.percentiles(values, percent)
+    return found
 
 
 def percentiles(values: Sequence[float]) -> dict[str, float | None]:

@@ -47,7 +47,7 @@ from sluiceway_local import dynamodb_local, state
 sys.path.insert(0, str(Path(__file__).parents[1]))  # run as a script, it knows its folder only
 
 from bench import aws_calls, report
-from bench.aws_calls import Call, Context, Gateway, Units, item_bytes, number
+from bench.aws_calls import Call, Context, Gateway, Units, expect, item_bytes, number
 from tests.contract.harness import template_resources
 
 SIZES = (1_000, 10_000, 100_000)
@@ -427,27 +427,27 @@ class Bench:
     def _sweep(self, due: int) -> Measured:
         self.filler.make_due(due)
         swept = self.sweep()
-        _expect("jobs that the sweep helped", sum(swept.did.values()), due)
+        expect("jobs that the sweep helped", sum(swept.did.values()), due)
         return swept
 
     def _cancel(self, job_id: str) -> None:
         status, body = self.gateway.ask("POST", f"/jobs/{job_id}/cancel", "acme")
-        _expect("the answer to a cancel", (status, body.get("status")), (200, "cancelled"))
+        expect("the answer to a cancel", (status, body.get("status")), (200, "cancelled"))
 
     def _list(self, query: Mapping[str, str], found: int = 20) -> None:
         status, body = self.gateway.ask("GET", "/jobs", "acme", query=query)
-        _expect("the answer to a list", (status, len(body["data"])), (200, found))
+        expect("the answer to a list", (status, len(body["data"])), (200, found))
 
     def _jobs_list(self, wanted: Wanted, tenants: Sequence[str] = TENANTS, found: int = 20) -> None:
         target = self.looker.target
         listed = listing.by_tables(
             tenants, wanted, limit=20, job_lists=target.job_lists, clock=target.clock
         )
-        _expect("the jobs of a list", len(listed.rows), found)
+        expect("the jobs of a list", len(listed.rows), found)
 
     def _status(self) -> None:
         document = self.looker.look()
-        _expect("what status doesn't know", document["unknown"], {})
+        expect("what status doesn't know", document["unknown"], {})
         told = sum(lane["open"] for lane in document["lanes"].values())
         _expect_about("open jobs in status", told, self.filler.rows)
 
@@ -469,11 +469,6 @@ def measured(gateway: Gateway, does: Callable[[], object]) -> Measured:
     if not calls:
         raise report.NotMeasuredError("a path asked nothing of AWS")
     return Measured(tuple(calls), took_s * 1000)
-
-
-def _expect(what: str, found: object, expected: object) -> None:
-    if found != expected:
-        raise report.NotMeasuredError(f"{what}: {found!r}, not {expected!r}")
 
 
 def _expect_about(what: str, found: int, expected: int) -> None:

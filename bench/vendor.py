@@ -86,9 +86,8 @@ def starts(wanted_at_s: Sequence[float], limit: Limit) -> list[float]:
     return made
 
 
-def percentiles(values: list[float], *percents: int) -> list[float]:
+def percentiles(values: Sequence[float], *percents: int) -> list[float]:
     """Of at least one value; between two of them in proportion."""
-    cuts = statistics.quantiles(
-        values if len(values) > 1 else values * 2, n=100, method="inclusive"
-    )
+    many = values if len(values) > 1 else [*values, *values]
+    cuts = statistics.quantiles(many, n=100, method="inclusive")
     return [cuts[percent - 1] for percent in percents]
