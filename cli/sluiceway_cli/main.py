@@ -6,7 +6,7 @@ import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from botocore.exceptions import BotoCoreError, ClientError
@@ -32,6 +32,12 @@ from sluiceway_cli import (
 )
 from sluiceway_cli.api import Api
 from sluiceway_cli.target import Target, find_target
+
+if TYPE_CHECKING:
+    from sluiceway_local.watch import Told
+
+SHOWN_FILES = 3
+"""Of those that a deployment follows from."""
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -237,6 +243,7 @@ def local() -> None:
     help="TOML file; else what was pushed stays.",
 )
 @click.option("--built", is_flag=True, help="Deploy what `make build` made, as on AWS.")
+@click.option("--watch", is_flag=True, help="Stay, and deploy again what changes in the sources.")
 @console.as_json
 def local_up(
     detach: bool,  # noqa: FBT001
@@ -244,15 +251,24 @@ def local_up(
     vendor_url: str | None,
     catalogue: Path | None,
     built: bool,  # noqa: FBT001
+    watch: bool,  # noqa: FBT001
     as_json: bool,  # noqa: FBT001
 ) -> None:
     """Start the emulator and the simulator, and deploy. Again: deploy anew, keep the data."""
     from sluiceway_local import stack as local_stack  # noqa: PLC0415 - partners don't have it
+    from sluiceway_local.watch import Files  # noqa: PLC0415
 
+    if watch and detach:
+        raise click.UsageError("--watch stays in the foreground: leave out --detach.")
+    if watch and built:
+        raise click.UsageError("--watch deploys the sources, not a build: leave out --built.")
     terminal = Console(stderr=True)
     with console.errors_told(as_json=as_json):
+        source = local_stack.source(built=built)
+        files = Files(source.root.absolute(), catalogue and catalogue.absolute())
+        deployed = files()  # what is saved from here on counts, while `up` runs too
         stack = local_stack.up(
-            local_stack.source(built=built),
+            source,
             port=port,
             vendor_url=vendor_url,
             catalogue=catalogue,
@@ -270,10 +286,83 @@ def local_up(
         if detach:
             return
         if not as_json:
-            click.echo("Ctrl-C stops it.")
+            click.echo("Ctrl-C stops it." + (" Saves are deployed." if watch else ""))
         with contextlib.suppress(KeyboardInterrupt):
-            local_stack.watch()
+            if watch:
+                local_stack.watch(
+                    source,
+                    files,
+                    deployed=deployed,
+                    tell=_tell_as_json if as_json else _tell,
+                    vendor_url=vendor_url,
+                )
+            else:
+                local_stack.stay(source)
         local_stack.down()
+
+
+def _tell_as_json(told: "Told") -> None:
+    console.print_json({"changed": told.changed, **asdict(told.outcome), "took_s": told.took_s})
+
+
+def _tell(told: "Told") -> None:
+    """A line for each deployment, or for each reason why there is none."""
+    outcome = told.outcome
+    changed = ", ".join(told.changed[:SHOWN_FILES])
+    if len(told.changed) > SHOWN_FILES:
+        changed += f" and {len(told.changed) - SHOWN_FILES} more"
+    when = time.strftime("%H:%M:%S")
+    if outcome.faults:
+        click.echo(f"{when}  {changed}: not deployed")
+        for fault in outcome.faults:
+            click.echo(f"          {fault}")
+        return
+    deployed = ", ".join(outcome.deployed) or "nothing: no function's"
+    click.echo(f"{when}  {changed}: deployed {deployed} in {told.took_s:.1f} s")
+    if outcome.moved_to:
+        click.echo(f"          the API is now {outcome.moved_to}")
+
+
+@local.command("invoke")
+@click.argument("function")
+@click.option("--event", help="JSON file, or - ; else events/FUNCTION.json.")
+@click.option("--poll", is_flag=True, help="Take the messages of its queues, until Ctrl-C.")
+def local_invoke(function: str, event: str | None, poll: bool) -> None:  # noqa: FBT001
+    """Run FUNCTION's handler in this process, against the local stack that runs here.
+
+    FUNCTION is a folder of functions/. Breakpoints in it, and in the library, are met. Prints the
+    answer; logs go to the standard error. Ends with 1 when the handler raises.
+    """
+    from sluiceway_local import invoke  # noqa: PLC0415
+    from sluiceway_local import stack as local_stack  # noqa: PLC0415
+
+    if poll and event is not None:
+        raise click.UsageError("--poll takes its events from queues: leave out --event.")
+    with console.errors_told(as_json=False):
+        found = invoke.find(function, local_stack.source())
+        text = sys.stdin.read() if event == "-" else None
+        given = None if poll else invoke.event(found, event, text)
+    answers = sys.stdout
+    # On a terminal all is shown at one place, and a debugger's prompt can be edited only if the
+    # standard output is what it was.
+    apart = contextlib.nullcontext() if answers.isatty() else contextlib.redirect_stdout(sys.stderr)
+    with apart:  # what the handler raises goes on as it is: debuggers stop there
+        handler = invoke.load(found)
+
+        def answered(event: Any, context: Any) -> Any:
+            answer = handler(event, context)
+            click.echo(json.dumps(answer, indent=2, ensure_ascii=False), file=answers)
+            return answer
+
+        if not poll:
+            answered(given, found.context())
+            return
+        with contextlib.ExitStack() as ours:
+            with console.errors_told(as_json=False):
+                pollers = ours.enter_context(invoke.pollers(found, answered))
+            queues = " and ".join(poller.queue_url.rsplit("/", 1)[-1] for poller in pollers)
+            click.echo(f"{function} polls {queues}; Ctrl-C ends it", err=True)
+            invoke.poll(pollers)
 
 
 @local.command("down")

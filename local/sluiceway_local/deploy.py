@@ -6,6 +6,8 @@ import json
 import zipfile
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,9 @@ TEMPLATE_KEY = "template.json"
 
 START_UP_S = 120
 """AWS gives a function's start-up ten seconds of its own; here fifty may start up on two cores."""
+
+LAST_INVOCATION_S = 30
+"""A version may be invoked for so long after it was replaced: until its process has started."""
 
 PARAMETERS = {
     "Target": "local",
@@ -91,14 +96,71 @@ def lease_s(template: dict[str, Any]) -> float:
     return float(template["Mappings"]["RunJobTimings"][timeout]["Lease"])
 
 
+def functions(template: dict[str, Any]) -> dict[str, str]:
+    """The logical id of each function, by the name of its folder."""
+    return {
+        Path(resource["Properties"]["CodeUri"]).name: name
+        for name, resource in template["Resources"].items()
+        if resource["Type"] == "AWS::Serverless::Function"
+    }
+
+
+def physical_names(*, endpoint_url: str, stack: str) -> dict[str, str]:
+    """What the stack's resources are called, by their logical ids."""
+    pages = (
+        emulator.client("cloudformation", endpoint_url)
+        .get_paginator("list_stack_resources")
+        .paginate(StackName=stack)
+    )
+    return {
+        one["LogicalResourceId"]: one["PhysicalResourceId"]
+        for page in pages
+        for one in page["StackResourceSummaries"]
+    }
+
+
+def forget_old_versions(
+    template: dict[str, Any], *, endpoint_url: str, stack: str, now_s: float
+) -> None:
+    """Deletes the functions' versions that were replaced so long ago that none is at work.
+
+    The emulator keeps a process of each version until Lambda's API deletes that, and ends it in the
+    middle of its work then. CloudFormation's deletion would leave the process.
+    """
+    names = physical_names(endpoint_url=endpoint_url, stack=stack)
+    client = emulator.client("lambda", endpoint_url)
+    for logical_id in functions(template).values():
+        longest_s = _timeout_s(template, logical_id) + LAST_INVOCATION_S
+        found = client.list_versions_by_function(FunctionName=names[logical_id])["Versions"]
+        published = sorted((one for one in found if one["Version"] != "$LATEST"), key=_number)
+        for old, successor in pairwise(published):
+            replaced_s = datetime.fromisoformat(successor["LastModified"]).timestamp()
+            if now_s - replaced_s > longest_s:
+                try:
+                    client.delete_function(FunctionName=names[logical_id], Qualifier=old["Version"])
+                except client.exceptions.ResourceConflictException:
+                    continue  # the alias went back to it when a deployment failed
+
+
+def _number(version: dict[str, Any]) -> int:
+    return int(version["Version"])
+
+
+def _timeout_s(template: dict[str, Any], function: str) -> int:
+    """Of the template, under its defaults."""
+    timeout = template["Resources"][function]["Properties"]["Timeout"]
+    if not isinstance(timeout, int):
+        timeout = template["Parameters"][timeout["Ref"]]["Default"]
+    return int(timeout)
+
+
 def _suit_the_emulator(function: dict[str, Any]) -> None:
-    """Start-up time isn't counted into the timeout, and versions of the past leave no processes.
+    """Start-up time isn't counted into the timeout.
 
     The worker's timeout is a parameter that its lease and visibility follow, so that one stays.
     """
     if isinstance(function["Timeout"], int):
         function["Timeout"] = START_UP_S
-    function["VersionDeletionPolicy"] = "Delete"
 
 
 def _apply(template_url: str, *, endpoint_url: str, stack: str) -> None:

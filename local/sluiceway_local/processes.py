@@ -53,6 +53,11 @@ def start(command: Sequence[str], *, env: Mapping[str, str], log: Path) -> Proce
     return Process(child.pid, _birth(child.pid), command[0])
 
 
+def this() -> Process:
+    """The one that we are."""
+    return Process(os.getpid(), _birth(os.getpid()))
+
+
 def wait_for(happened: Callable[[], bool], *, timeout_s: float, pause_s: float = 0.05) -> bool:
     """Polls until `happened` or the timeout; gives which it was."""
     ends = time.monotonic() + timeout_s

@@ -1,5 +1,6 @@
 """The local stack as a whole: up, down, status."""
 
+import contextlib
 import os
 import re
 import shutil
@@ -22,7 +23,8 @@ from sluiceway_cli.configurations import with_vendor
 from sluiceway_cli.keys import create_key
 from sluiceway_cli.target import Target
 
-from sluiceway_local import deploy, emulator, processes, state
+from sluiceway_local import deploy, emulator, mappings, processes, state
+from sluiceway_local import watch as watching
 from sluiceway_local.processes import REGION, Process
 from sluiceway_local.state import LocalStack, Running
 
@@ -37,7 +39,8 @@ PARTNERS = {
 DEFAULT_CATALOGUE = Path(__file__).with_name("catalogue.toml")
 FAKE_VENDOR_KEY = "local-vendor-key"
 SIMULATOR_TIMEOUT_S = 20.0
-WATCH_PAUSE_S = 1.0
+STAY_PAUSE_S = 1.0
+TIDY_EACH_S = 30.0
 BUILT_PYTHON = "3.13"
 """Of the template's runtime."""
 
@@ -149,22 +152,70 @@ def down(folder: Path = state.FOLDER) -> list[str]:
         return sorted(running.processes)
 
 
-def watch(folder: Path = state.FOLDER) -> None:
-    """Returns when the emulator has ended, or by KeyboardInterrupt."""
-    while "emulator" in _still_running(state.read_running(folder)).processes:
-        time.sleep(WATCH_PAUSE_S)
+def running(folder: Path = state.FOLDER) -> LocalStack | None:
+    """The stack of this folder, if it runs."""
+    alive = "emulator" in _still_running(state.read_running(folder)).processes
+    return state.read(folder) if alive else None
+
+
+def stay(source: deploy.Source, folder: Path = state.FOLDER) -> None:
+    """Tidies up; returns when the emulator has ended, or by KeyboardInterrupt."""
+    alive = _tended(source, folder)
+    while alive():
+        time.sleep(STAY_PAUSE_S)
+
+
+def watch(
+    source: deploy.Source,
+    files: watching.Files,
+    *,
+    deployed: dict[str, str],
+    tell: Callable[[watching.Told], None],
+    vendor_url: str | None = None,
+    folder: Path = state.FOLDER,
+) -> None:
+    """Deploys again what changes in `files`; returns as `stay` does."""
+    watching.follow(
+        files,
+        lambda changed: watching.deploy_apart(files, changed, vendor_url=vendor_url, folder=folder),
+        deployed=deployed,
+        alive=_tended(source, folder),
+        tell=tell,
+        pause=lambda: time.sleep(watching.PAUSE_S),
+    )
+
+
+def _tended(source: deploy.Source, folder: Path) -> Callable[[], bool]:
+    """Says whether the emulator runs, looking once a second, and tidies up each half minute."""
+    looked_s = tidied_s = time.monotonic()
+    stack = running(folder)
+
+    def alive() -> bool:
+        nonlocal looked_s, tidied_s, stack
+        if time.monotonic() - looked_s >= STAY_PAUSE_S:
+            looked_s, stack = time.monotonic(), running(folder)
+            # What fails here, as in the midst of a `down` or an edit, is done by the next `up`.
+            with contextlib.suppress(Exception):
+                if stack is not None:
+                    mappings.repair(stack.endpoint_url, folder)
+                if stack is not None and looked_s - tidied_s > TIDY_EACH_S:
+                    tidied_s = looked_s
+                    _tidy_up(yaml_parse(source.template.read_text()), stack, folder)
+        return stack is not None
+
+    return alive
 
 
 def status(folder: Path = state.FOLDER) -> dict[str, Any]:
     """What runs here."""
     stack = state.read(folder)
-    running = _still_running(state.read_running(folder))
+    alive = _still_running(state.read_running(folder))
     return {
-        "running": stack is not None and "emulator" in running.processes,
+        "running": stack is not None and "emulator" in alive.processes,
         "api_url": stack.api_url if stack else None,
         "endpoint_url": stack.endpoint_url if stack else None,
         "vendor_url": stack.vendor_url if stack else None,
-        "processes": {name: process.pid for name, process in running.processes.items()},
+        "processes": {name: process.pid for name, process in alive.processes.items()},
     }
 
 
@@ -207,7 +258,16 @@ def _deploy(
         }
         stack = replace(stack, partners=made)
     state.write(stack, folder)
+    _tidy_up(template, stack, folder)
     return stack
+
+
+def _tidy_up(template: dict[str, Any], stack: LocalStack, folder: Path) -> None:
+    """Ends what is left of earlier deployments, and of an `invoke --poll` that was killed."""
+    deploy.forget_old_versions(
+        template, endpoint_url=stack.endpoint_url, stack=stack.stack, now_s=time.time()
+    )
+    mappings.repair(stack.endpoint_url, folder)
 
 
 def _check(text: str, template: dict[str, Any]) -> None:

@@ -37,7 +37,7 @@ class Running:
 
 def read(folder: Path = FOLDER) -> LocalStack | None:
     """The stack that was started in this folder; None when there is none."""
-    raw = _read_json(folder / "local.json")
+    raw = read_json(folder / "local.json")
     try:
         return None if raw is None else LocalStack(**raw)
     except TypeError:
@@ -46,12 +46,12 @@ def read(folder: Path = FOLDER) -> LocalStack | None:
 
 def write(stack: LocalStack, folder: Path = FOLDER) -> None:
     """Keys are in it, so only its owner may read it."""
-    _write_json(folder / "local.json", asdict(stack))
+    write_json(folder / "local.json", asdict(stack))
 
 
 def read_running(folder: Path = FOLDER) -> Running:
     """What was started."""
-    raw = _read_json(folder / "processes.json") or {}
+    raw = read_json(folder / "processes.json") or {}
     try:
         return Running({name: Process(**process) for name, process in raw.items()})
     except TypeError:
@@ -60,7 +60,7 @@ def read_running(folder: Path = FOLDER) -> Running:
 
 def write_running(running: Running, folder: Path = FOLDER) -> None:
     """Written after each start, so that an interrupted `up` leaves nothing unknown behind."""
-    _write_json(
+    write_json(
         folder / "processes.json",
         {name: asdict(process) for name, process in running.processes.items()},
     )
@@ -80,11 +80,12 @@ def locked(folder: Path = FOLDER) -> Iterator[None]:
 
 def forget(folder: Path = FOLDER) -> None:
     """After a `down`."""
-    for name in ("local.json", "processes.json"):
-        (folder / name).unlink(missing_ok=True)
+    for path in (folder / "local.json", folder / "processes.json", *folder.glob("polled-*.json")):
+        path.unlink(missing_ok=True)
 
 
-def _read_json(path: Path) -> dict[str, Any] | None:
+def read_json(path: Path) -> dict[str, Any] | None:
+    """None when there is no such file, or no object in it."""
     try:
         raw: dict[str, Any] = json.loads(path.read_text())
     except (FileNotFoundError, ValueError):
@@ -92,7 +93,7 @@ def _read_json(path: Path) -> dict[str, Any] | None:
     return raw if isinstance(raw, dict) else None
 
 
-def _write_json(path: Path, value: dict[str, Any]) -> None:
+def write_json(path: Path, value: dict[str, Any]) -> None:
     """All or nothing: a reader never sees half a file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_suffix(".draft")

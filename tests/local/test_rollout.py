@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import shutil
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from samtranslator.yaml_helper import yaml_parse
 from sluiceway_local import deploy, emulator, stack
 
 from tests.local.plant import ROOT, built
@@ -116,10 +118,36 @@ def test_changed_parameter_is_published_with_every_function(
     assert of_alias["Environment"]["Variables"]["POWERTOOLS_LOG_LEVEL"] == "DEBUG"
 
 
-def test_local_stack_keeps_the_live_versions_alone(plant: Plant) -> None:
-    # Each would keep a process.
-    versions = plant.functions.list_versions_by_function(
+def test_version_that_was_replaced_goes_when_none_of_its_jobs_can_be_at_work(
+    plant: Plant, sources: Path
+) -> None:
+    template = yaml_parse((sources / "template.yaml").read_text())
+    before = live(plant)["RunJob"]
+    plant.until(plant.submit("Of the version that is replaced"), "completed")
+    replaced = plant.processes_of("RunJob")
+    with (sources / "functions/run_job/app.py").open("a") as code:
+        code.write(f"\n# after {before}\n")
+
+    redeploy(plant, sources)
+    plant.until(plant.submit("Of the version that is new"), "completed")
+    kept, running = versions(plant), plant.processes_of("RunJob")
+    deploy.forget_old_versions(
+        template,
+        endpoint_url=plant.local.endpoint_url,
+        stack=plant.local.stack,
+        now_s=time.time() + 120 + deploy.LAST_INVOCATION_S,
+    )
+
+    after = live(plant)["RunJob"]
+    assert kept[-2:] == [before, after]
+    assert set(replaced) < set(running)
+    assert versions(plant) == [after]
+    assert set(plant.processes_of("RunJob")).isdisjoint(replaced)
+
+
+def versions(plant: Plant) -> list[str]:
+    """Of the worker."""
+    found = plant.functions.list_versions_by_function(
         FunctionName=plant.local.outputs["RunJobFunctionName"]
     )["Versions"]
-
-    assert [one["Version"] for one in versions] == ["$LATEST", live(plant)["RunJob"]]
+    return [one["Version"] for one in found if one["Version"] != "$LATEST"]
