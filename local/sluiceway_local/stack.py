@@ -194,12 +194,10 @@ def _tended(source: deploy.Source, folder: Path) -> Callable[[], bool]:
         nonlocal looked_s, tidied_s, stack
         if time.monotonic() - looked_s >= STAY_PAUSE_S:
             looked_s, stack = time.monotonic(), running(folder)
-            # What fails here, as in the midst of a `down` or an edit, is done by the next `up`.
-            with contextlib.suppress(Exception):
-                if stack is not None:
-                    mappings.repair(stack.endpoint_url, folder)
-                if stack is not None and looked_s - tidied_s > TIDY_EACH_S:
-                    tidied_s = looked_s
+            if stack is not None and looked_s - tidied_s > TIDY_EACH_S:
+                tidied_s = looked_s
+                # What fails, as in the midst of a `down` or an edit, is done the next time.
+                with contextlib.suppress(Exception):
                     _tidy_up(yaml_parse(source.template.read_text()), stack, folder)
         return stack is not None
 

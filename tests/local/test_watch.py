@@ -337,6 +337,20 @@ def test_breakpoint_of_a_worker_is_met_by_a_submitted_job(desk: Desk) -> None:
     assert desk.lane_states() == {"Enabled"}
 
 
+def test_stopped_poller_gives_the_lanes_back(desk: Desk) -> None:
+    with desk.start("-m", "sluiceway_cli", "local", "invoke", "run_job", "--poll") as poller:
+        assert wait_for(lambda: desk.lane_states() == {"Disabled"}, timeout_s=TIMEOUT_S)
+        job_id = desk.plant.submit("Given to the poller")
+        desk.plant.until(job_id, "completed")
+        poller.send_signal(signal.SIGINT)
+        shown, _ = poller.communicate(timeout=TIMEOUT_S)
+
+    assert poller.returncode == 0
+    assert "run_job polls " in shown
+    assert '"batchItemFailures": []' in shown
+    assert desk.lane_states() == {"Enabled"}
+
+
 def test_killed_poller_gives_the_lanes_back(desk: Desk) -> None:
     with desk.start("-m", "sluiceway_cli", "local", "invoke", "run_job", "--poll") as poller:
         assert wait_for(lambda: desk.lane_states() == {"Disabled"}, timeout_s=TIMEOUT_S)
@@ -346,3 +360,23 @@ def test_killed_poller_gives_the_lanes_back(desk: Desk) -> None:
     assert f"process {poller.pid} polls for run_job already" in second.stderr
     assert wait_for(lambda: desk.lane_states() == {"Enabled"}, timeout_s=TIMEOUT_S)
     desk.ran("After the poller was killed")
+
+
+def test_next_up_gives_back_what_nobody_did(desk: Desk) -> None:
+    worker = desk.plant.local.outputs["RunJobFunctionName"]
+    mappings = [
+        one["UUID"]
+        for one in desk.plant.functions.list_event_source_mappings()["EventSourceMappings"]
+        if worker in one["FunctionArn"]
+    ]
+    for mapping in mappings:
+        desk.plant.functions.update_event_source_mapping(UUID=mapping, Enabled=False)
+    ended = {"pid": 2**22, "born": "long ago", "program": ""}
+    note = desk.plant.folder / "polled-run_job.json"
+    note.write_text(json.dumps({"process": ended, "mappings": mappings}))
+
+    done = desk.run("-m", "sluiceway_cli", "local", "up", "--detach")
+
+    assert done.returncode == 0, done.stderr
+    assert desk.lane_states() == {"Enabled"}
+    assert not note.exists()
