@@ -41,6 +41,7 @@ def start(port: int, log: Path, *, python: str = sys.executable) -> Process:
             IOT_MTLS_ENABLED="false",  # these two would listen on every interface
             SFTP_ENABLED="false",
             PYTHONWARNINGS="ignore",
+            PYTHONBREAKPOINT="0",  # functions talk to it by their standard input, as pdb would
             TMPDIR=str(scratch),
         ),
         log=log,

@@ -315,6 +315,21 @@ def test_invocation_that_cannot_be_says_why(
     assert "Traceback" not in done.stderr
 
 
+def test_library_of_other_sources_is_refused(desk: Desk) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "sluiceway_cli", "local", "invoke", "sweep_jobs"],
+        cwd=desk.root,
+        env=environment(ROOT),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=TIMEOUT_S,
+    )
+
+    assert done.returncode == 1
+    assert f"set PYTHONPATH={desk.root}/layers/core" in done.stderr
+
+
 def test_breakpoint_of_a_worker_is_met_by_a_submitted_job(desk: Desk) -> None:
     module = "layers/core/sluiceway/usecases/run_job.py"
     lines = (desk.root / module).read_text().splitlines()
@@ -335,6 +350,20 @@ def test_breakpoint_of_a_worker_is_met_by_a_submitted_job(desk: Desk) -> None:
     assert f"('seen', '{job_id}')" in shown
     assert row["attempts_total"] == 1
     assert desk.lane_states() == {"Enabled"}
+
+
+def test_breakpoint_in_the_source_is_met_here_and_passed_over_there(desk: Desk) -> None:
+    source = (desk.root / RUN_JOB).read_text()
+    desk.edit(RUN_JOB, "    kept = []\n", "    breakpoint()\n    kept = []\n")
+
+    desk.ran("Past a breakpoint")
+    here = desk.run(
+        "-m", "sluiceway_cli", "local", "invoke", "run_job", input="p len(event['Records'])\nc\n"
+    )
+
+    desk.save(RUN_JOB, source, until=": deployed ")
+    assert "(Pdb) 1\n" in here.stderr
+    assert json.loads(here.stdout) == {"batchItemFailures": []}
 
 
 def test_stopped_poller_gives_the_lanes_back(desk: Desk) -> None:
