@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from click.testing import CliRunner
+from sluiceway_cli.main import cli
 from sluiceway_local import invoke
 from sluiceway_local.invoke import Function
 from sluiceway_local.redeploy import Outcome, deployed_by, import_faults, syntax_faults
@@ -161,6 +163,14 @@ def test_file_that_is_written_has_changed(sources: Path) -> None:
     after = look()
 
     assert {name for name in before if before[name] != after[name]} == {"template.yaml"}
+
+
+@pytest.mark.parametrize("other", ["--detach", "--built"])
+def test_watch_says_what_it_does_not_go_with(other: str) -> None:
+    done = CliRunner().invoke(cli, ["local", "up", "--watch", other])
+
+    assert done.exit_code == 2
+    assert f"leave out {other}" in done.output
 
 
 # ------------------------------------------------------------------------------------ faults
