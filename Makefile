@@ -20,7 +20,7 @@ SERVICES := appconfigdata dynamodb events lambda s3 scheduler secretsmanager sig
 export SAM_CLI_TELEMETRY := 0
 export PYTHONDONTWRITEBYTECODE := 1
 
-.PHONY: help demo test test-fast check lint types imports template build trim audit scan openapi release-openapi release-rows dashboard bench bench-report lock clean
+.PHONY: help demo test test-fast test-live check lint types imports template build trim audit scan openapi release-openapi release-rows dashboard bench bench-report lock clean
 
 help: ## This list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -33,6 +33,10 @@ test: .venv/dev build ## Set up, and run all tests
 
 test-fast: .venv/dev ## The tests that need no whole stack and no build
 	@$(BIN)/python -m pytest -m "not slow"
+
+# Nobody's CI runs it: it says what it makes and costs, and wants SLUICEWAY_LIVE_ACCOUNT.
+test-live: .venv/dev build ## Test a stack of its own in your AWS account, and delete it: about 0.10 USD
+	@$(BIN)/python -m pytest tests/live --live
 
 check: lint types imports template build audit scan ## Lint, types, import rules, template, build, known holes, scans
 

@@ -13,6 +13,7 @@ from sluiceway_local import dynamodb_local, processes
 
 from tests.fakes import valkey_server
 from tests.fakes.in_memory import FakeClock, World
+from tests.live import switch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,9 +46,38 @@ def _is_address(name: str) -> bool:
     return True
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("live")
+    group.addoption(
+        "--live",
+        action="store_true",
+        help="run tests/live, and nothing else, in the AWS account of these credentials",
+    )
+    group.addoption(
+        "--live-endpoint",
+        metavar="URL",
+        help="rehearse tests/live on an emulator, which tells and costs nothing about AWS",
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Live tests run when they are asked for; others don't beside them, since guards are off."""
+    live = [item for item in items if item.get_closest_marker("live")]
+    if not (config.getoption("--live") or config.getoption("--live-endpoint")):
+        for item in live:
+            item.add_marker(pytest.mark.skip(reason=switch.SKIPPED))
+    elif config.getoption("--live") and config.getoption("--live-endpoint"):
+        raise pytest.UsageError("--live is AWS itself, and --live-endpoint an emulator")
+    elif len(live) != len(items):
+        raise pytest.UsageError("live tests run alone: pytest tests/live --live")
+
+
 @pytest.fixture(autouse=True, scope="session")
-def _loopback_only() -> Iterator[None]:
+def _loopback_only(request: pytest.FixtureRequest) -> Iterator[None]:
     """Makes a test fail that connects to another machine, whichever library does it."""
+    if request.config.getoption("--live"):
+        yield
+        return
     connect, connect_ex, sendto = (
         socket.socket.connect,
         socket.socket.connect_ex,
@@ -83,8 +113,11 @@ def _loopback_only() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _nobodys_account() -> Iterator[None]:
+def _nobodys_account(request: pytest.FixtureRequest) -> Iterator[None]:
     """Gives credentials that open nothing, and hides those of whoever runs the tests."""
+    if request.config.getoption("--live"):
+        yield
+        return
     with pytest.MonkeyPatch.context() as patch:
         for name in list(os.environ):
             if name.startswith("AWS_"):

@@ -1,0 +1,76 @@
+"""One stack for all live tests: asked for, announced, deployed, and deleted again."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import boto3
+import pytest
+from botocore.exceptions import BotoCoreError, ClientError
+
+from tests.live import stage as stages
+from tests.live import switch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.live.stage import Stage
+
+REPORT = Path(__file__).parents[2] / ".sluiceway/live-report.json"
+NOT_ASKED = 4
+"""The exit code for a run that was refused."""
+
+
+@pytest.fixture(scope="session")
+def stage(request: pytest.FixtureRequest, _nobodys_account: None) -> Iterator[Stage]:
+    """The stack. What is found out about AWS is written to REPORT."""
+    endpoint_url: str | None = request.config.getoption("--live-endpoint")
+    capture = request.config.pluginmanager.getplugin("capturemanager")
+
+    def say(text: str) -> None:
+        with capture.global_and_fixture_disabled():
+            print(text, flush=True)  # noqa: T201 - whoever pays has to see it now
+
+    with pytest.MonkeyPatch.context() as patch:
+        if endpoint_url is not None:
+            patch.setenv("AWS_ENDPOINT_URL", endpoint_url)
+        caller, region = _caller()
+        if endpoint_url is None:
+            reason = switch.refusal(os.environ.get(switch.VARIABLE), caller["Account"])
+            if reason is not None:
+                pytest.exit(reason, NOT_ASKED)
+        if not stages.BUILT.exists():
+            pytest.exit("nothing is built; run: make build", NOT_ASKED)
+        name = stages.new_name()
+        say("\n" + switch.announcement(name, caller, region))
+        with stages.deployed(caller, region, endpoint_url, say=say, stack=name) as made:
+            try:
+                yield made
+            finally:
+                _write(made, caller)
+                say(f"what was found out is in {REPORT.relative_to(REPORT.parents[1])}")
+
+
+def _caller() -> tuple[dict[str, str], str]:
+    region = boto3.Session().region_name
+    if region is None:
+        pytest.exit("say in which region: set AWS_REGION", NOT_ASKED)
+    try:
+        return boto3.client("sts").get_caller_identity(), region
+    except (BotoCoreError, ClientError) as error:
+        pytest.exit(f"AWS doesn't say whose credentials these are: {error}", NOT_ASKED)
+
+
+def _write(made: Stage, caller: dict[str, str]) -> None:
+    head: dict[str, Any] = {
+        "stack": made.stack,
+        "region": made.region,
+        "account": caller["Account"],
+        "rehearsal": made.rehearsal,
+        "workers": made.workers,
+    }
+    REPORT.parent.mkdir(exist_ok=True)
+    REPORT.write_text(json.dumps(head | made.report, indent=1, default=str) + "\n", "utf-8")
