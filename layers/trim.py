@@ -37,11 +37,16 @@ def trim(data: Path, services: Collection[str]) -> None:
         file.write_text(json.dumps(_without_texts(content), separators=(",", ":")))
 
 
+READ = "clientContextParams"
+"""Members of a model of whose documentation botocore makes something: without it no call of S3
+gets as far as the network."""
+
+
 def _without_texts(content: Any) -> Any:
     """Without documentation; a member of that name that is no text is something else."""
     if isinstance(content, dict):
         return {
-            name: _without_texts(value)
+            name: value if name == READ else _without_texts(value)
             for name, value in content.items()
             if not (name == "documentation" and isinstance(value, str))
         }

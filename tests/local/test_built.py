@@ -176,6 +176,34 @@ def test_built_function_wires_itself_from_its_settings(
     assert valkey_loaded is (settings.get("CACHE_BACKEND") == "valkey")
 
 
+@pytest.mark.parametrize(
+    ("service", "operation"),
+    [
+        ("appconfigdata", "start_configuration_session"),
+        ("dynamodb", "list_tables"),
+        ("events", "list_event_buses"),
+        ("s3", "list_buckets"),
+        ("secretsmanager", "list_secrets"),
+        ("sqs", "list_queues"),
+    ],
+)
+def test_calls_of_the_layers_clients_get_as_far_as_the_network(
+    service: str, operation: str, run: Any
+) -> None:
+    wanted = {"ApplicationIdentifier": "a", "EnvironmentIdentifier": "e"}
+    wanted["ConfigurationProfileIdentifier"] = "p"
+    code = (
+        "import boto3, json\n"
+        f"client = boto3.client({service!r}, 'us-east-1')\n"
+        f"given = {wanted if service == 'appconfigdata' else {}!r}\n"
+        f"print(json.dumps(client.generate_presigned_url({operation!r}, given)))\n"
+    )
+
+    url = run("RunJobFunction", code, AWS_ACCESS_KEY_ID="key", AWS_SECRET_ACCESS_KEY="secret")
+
+    assert url.startswith("https://")
+
+
 # ------------------------------------------------------------------------------------ contents
 
 

@@ -20,6 +20,17 @@ ROOT = Path(__file__).parents[2]
 DATA = Path(botocore.__file__).parent / "data"
 
 
+SIGNED = """
+import boto3, botocore.session, sys
+folder, service, operation = sys.argv[1:]
+session = botocore.session.get_session()
+session.get_component("data_loader")._search_paths = [folder]
+client = boto3.Session("key", "secret", region_name="eu-central-1", botocore_session=session)
+print(client.client(service).generate_presigned_url(operation))
+"""
+"""Signing a URL finds its address as a call does, and sends nothing."""
+
+
 @pytest.fixture
 def trim() -> Callable[..., None]:
     spec = importlib.util.spec_from_file_location("trim", ROOT / "layers/trim.py")
@@ -33,8 +44,8 @@ def trim() -> Callable[..., None]:
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """Two services of botocore's own data, and what belongs to none."""
-    for name in ("sqs", "sns"):
+    """Some services of botocore's own data, and what belongs to none."""
+    for name in ("s3", "sns", "sqs"):
         for source in (DATA / name).rglob("*"):
             target = tmp_path / source.relative_to(DATA)
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -72,7 +83,7 @@ def test_service_that_is_not_there_is_told_before_anything_goes(
     with pytest.raises(LookupError, match="sqss"):
         trim(data, ["sqss", "sns"])
 
-    assert {path.name for path in data.iterdir() if path.is_dir()} == {"sqs", "sns"}
+    assert {path.name for path in data.iterdir() if path.is_dir()} == {"s3", "sns", "sqs"}
 
 
 def test_model_keeps_everything_but_texts(trim: Callable[..., None], data: Path) -> None:
@@ -103,3 +114,20 @@ def test_clients_are_the_same_afterwards(trim: Callable[..., None], data: Path) 
     ]
     assert told[0] == told[1]
     assert "sqs.eu-central-1.amazonaws.com" in told[0]
+
+
+@pytest.mark.parametrize(("service", "operation"), [("sqs", "list_queues"), ("s3", "list_buckets")])
+def test_calls_get_as_far_as_the_network_afterwards(
+    service: str, operation: str, trim: Callable[..., None], data: Path
+) -> None:
+    trim(data, ["s3", "sqs"])
+
+    told = subprocess.run(  # noqa: S603 - our own code
+        [sys.executable, "-c", SIGNED, str(data), service, operation],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert told.returncode == 0, told.stderr
+    assert told.stdout.startswith("https://")
