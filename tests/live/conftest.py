@@ -19,14 +19,15 @@ if TYPE_CHECKING:
 
     from tests.live.stage import Stage
 
-REPORT = Path(__file__).parents[2] / ".sluiceway/live-report.json"
-NOT_ASKED = 4
-"""The exit code for a run that was refused."""
+ROOT = Path(__file__).parents[2]
+REPORT = ROOT / ".sluiceway/live-report.json"
+REHEARSED = ROOT / ".sluiceway/live-rehearsal.json"
+"""A rehearsal finds out nothing about AWS, so it doesn't overwrite what was."""
 
 
 @pytest.fixture(scope="session")
 def stage(request: pytest.FixtureRequest, _nobodys_account: None) -> Iterator[Stage]:
-    """The stack. What is found out about AWS is written to REPORT."""
+    """The stack. What is found out about AWS is written down at the end."""
     endpoint_url: str | None = request.config.getoption("--live-endpoint")
     capture = request.config.pluginmanager.getplugin("capturemanager")
 
@@ -41,30 +42,30 @@ def stage(request: pytest.FixtureRequest, _nobodys_account: None) -> Iterator[St
         if endpoint_url is None:
             reason = switch.refusal(os.environ.get(switch.VARIABLE), caller["Account"])
             if reason is not None:
-                pytest.exit(reason, NOT_ASKED)
+                pytest.exit(reason, switch.NOT_ASKED)
         if not stages.BUILT.exists():
-            pytest.exit("nothing is built; run: make build", NOT_ASKED)
+            pytest.exit("nothing is built; run: make build", switch.NOT_ASKED)
         name = stages.new_name()
         say("\n" + switch.announcement(name, caller, region))
         with stages.deployed(caller, region, endpoint_url, say=say, stack=name) as made:
             try:
                 yield made
             finally:
-                _write(made, caller)
-                say(f"what was found out is in {REPORT.relative_to(REPORT.parents[1])}")
+                written = _write(made, caller)
+                say(f"what was found out is in {written.relative_to(ROOT)}")
 
 
 def _caller() -> tuple[dict[str, str], str]:
     region = boto3.Session().region_name
     if region is None:
-        pytest.exit("say in which region: set AWS_REGION", NOT_ASKED)
+        pytest.exit("say in which region: set AWS_REGION", switch.NOT_ASKED)
     try:
         return boto3.client("sts").get_caller_identity(), region
     except (BotoCoreError, ClientError) as error:
-        pytest.exit(f"AWS doesn't say whose credentials these are: {error}", NOT_ASKED)
+        pytest.exit(f"AWS doesn't say whose credentials these are: {error}", switch.NOT_ASKED)
 
 
-def _write(made: Stage, caller: dict[str, str]) -> None:
+def _write(made: Stage, caller: dict[str, str]) -> Path:
     head: dict[str, Any] = {
         "stack": made.stack,
         "region": made.region,
@@ -72,5 +73,7 @@ def _write(made: Stage, caller: dict[str, str]) -> None:
         "rehearsal": made.rehearsal,
         "workers": made.workers,
     }
-    REPORT.parent.mkdir(exist_ok=True)
-    REPORT.write_text(json.dumps(head | made.report, indent=1, default=str) + "\n", "utf-8")
+    path = REHEARSED if made.rehearsal else REPORT
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(head | made.report, indent=1, default=str) + "\n", "utf-8")
+    return path

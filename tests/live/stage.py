@@ -56,12 +56,17 @@ api_key_secret = "sluiceway/vendors/{stack}"
 vendor = "live"
 vendor_model = "live-1"
 version = "1"
-max_attempts = 20
 price = {{ input_per_million = 3.0, output_per_million = 15.0 }}
+
+[models.live-flaky]
+vendor = "live"
+vendor_model = "live-2"
+version = "1"
+max_attempts = 20
 
 [models.live-heavy]
 vendor = "live"
-vendor_model = "live-2"
+vendor_model = "live-3"
 version = "1"
 weight = "heavy"
 """

@@ -14,6 +14,9 @@ VARIABLE = "SLUICEWAY_LIVE_ACCOUNT"
 
 SKIPPED = "needs an account of AWS, and costs money: make test-live"
 
+NOT_ASKED = 4
+"""The exit code of a run that was refused."""
+
 MINUTES = 20.0
 """That a run takes, at most, with its teardown."""
 

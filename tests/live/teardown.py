@@ -29,7 +29,7 @@ TAG = "sluiceway-live"
 """Every resource of both stacks has it, with the stack's name as its value."""
 
 DELETE_TIMEOUT_S = 900
-SETTLE_TIMEOUT_S = 120
+SETTLE_TIMEOUT_S = 120.0
 """Lists of AWS show for a while what has been deleted."""
 
 WELCOME_LOG_GROUP = "/aws/apigateway/welcome"
@@ -65,6 +65,7 @@ class Teardown:
     say: Callable[[str], None] = print
     pause: Callable[[float], None] = time.sleep
     client: Callable[[str], Client] = boto3.client
+    settle_s: float = SETTLE_TIMEOUT_S
     _resources: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     """By stack, from before it was deleted."""
     _ids: dict[str, str] = field(default_factory=dict)
@@ -335,7 +336,7 @@ class Teardown:
 
     def _settled(self) -> list[str]:
         """What is left when the lists had time to follow."""
-        ends = time.monotonic() + SETTLE_TIMEOUT_S
+        ends = time.monotonic() + self.settle_s
         while left := sorted(self.left()):
             if time.monotonic() > ends:
                 break
