@@ -128,7 +128,7 @@ def every(document: Any) -> Iterator[Mapping[str, Any]]:
             yield from every(value)
 
 
-def annotations(documents: Iterable[Mapping[str, Any]], name: str) -> set[Any]:
+def annotated(documents: Iterable[Mapping[str, Any]], name: str) -> set[Any]:
     """The values of an annotation, wherever it is."""
     return {
         part["annotations"][name]

@@ -57,6 +57,10 @@ class LeftoversError(Exception):
         self.left = left
 
 
+def _of_the_environment(service: str) -> Client:
+    return boto3.client(service)  # type: ignore[call-overload]
+
+
 @dataclass
 class Teardown:
     """Of one stack, in the account and region of the environment."""
@@ -64,7 +68,7 @@ class Teardown:
     stack: str
     say: Callable[[str], None] = print
     pause: Callable[[float], None] = time.sleep
-    client: Callable[[str], Client] = boto3.client
+    client: Callable[[str], Client] = _of_the_environment
     settle_s: float = SETTLE_TIMEOUT_S
     _resources: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     """By stack, from before it was deleted."""
@@ -94,8 +98,10 @@ class Teardown:
             except (BotoCoreError, ClientError) as error:  # the others are done all the same
                 failed.append(str(error))
         self.say("looking whether anything is left")
-        if left := self._settled() + failed:
-            raise LeftoversError(left)
+        if left := self._settled():
+            raise LeftoversError(left + failed)
+        for told in failed:
+            self.say(f"AWS refused, and nothing came of it: {told}")
         self.say(f"nothing is left of {self.stack}")
 
     # -------------------------------------------------------------------- stacks
@@ -123,6 +129,8 @@ class Teardown:
 
     def _free(self, name: str) -> None:
         """Removes what would keep CloudFormation from deleting, or would stay behind."""
+        for one in self._of(name, "AWS::AppConfig::Application"):
+            self._empty_configuration(one["PhysicalResourceId"])
         dynamodb = self.client("dynamodb")
         for one in self._of(name, "AWS::DynamoDB::Table"):
             # Deleted with recovery on, a table leaves a backup for 35 days.
@@ -131,8 +139,6 @@ class Teardown:
                 TableName=one["PhysicalResourceId"],
                 PointInTimeRecoverySpecification={"PointInTimeRecoveryEnabled": False},
             )
-        for one in self._of(name, "AWS::AppConfig::Application"):
-            self._empty_configuration(one["PhysicalResourceId"])
 
     def _empty_configuration(self, application: str) -> None:
         """Ends deployments and deletes what was pushed."""
@@ -376,6 +382,7 @@ class Teardown:
 
     def _by_name(self) -> Iterator[tuple[str, list[str]]]:
         """The names of all there is, by kind."""
+        every = {"list_backups": {"BackupType": "ALL"}}  # those that DynamoDB made, too
         listed: tuple[tuple[str, str, str, str, str], ...] = (
             ("function", "lambda", "list_functions", "Functions", "FunctionName"),
             ("table", "dynamodb", "list_tables", "TableNames", ""),
@@ -391,7 +398,7 @@ class Teardown:
         for kind, service, operation, member, name in listed:
             client = self.client(service)
             try:
-                pages = client.get_paginator(operation).paginate()
+                pages = client.get_paginator(operation).paginate(**every.get(operation, {}))
                 found = [one for page in pages for one in page.get(member, ())]
             except ClientError as error:
                 if not _is_unknown(error):
@@ -448,6 +455,7 @@ class Teardown:
 def names(arn: str, physical_id: str) -> bool:
     """Whether an ARN is of the resource with this physical id, which is an ARN, URL or name."""
     tail = physical_id.rsplit("/", 1)[-1] if "://" in physical_id else physical_id
+    tail = tail.rsplit("|", 1)[-1]  # an id in two parts: of what it belongs to, and its own
     return arn == physical_id or bool(
         re.search(rf"(?:^|[:/]){re.escape(tail)}(?::\*|:[\w$]+)?$", arn)
     )

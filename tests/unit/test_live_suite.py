@@ -256,7 +256,7 @@ def test_traces_tell_origins_annotations_and_links() -> None:
 
     assert found == documents
     assert reading.origins(found[API_TRACE]) == {"AWS::ApiGateway::Stage": 1}
-    assert reading.annotations(found[API_TRACE], "job_id") == {"job_1"}
+    assert reading.annotated(found[API_TRACE], "job_id") == {"job_1"}
     assert reading.links(found[WORKER_TRACE]) == {API_TRACE}
 
 
@@ -275,6 +275,7 @@ def test_root_of_a_trace_header(header: str | None, root: str | None) -> None:
         ("arn:aws:logs:eu-west-1:1:log-group:g:*", "g", True),
         ("arn:aws:lambda:eu-west-1:1:function:f:3", "f", True),
         ("arn:aws:sns:eu-west-1:1:topic", "arn:aws:sns:eu-west-1:1:topic", True),
+        ("arn:aws:appconfig:eu-west-1:1:application/a1/environment/e2", "a1|e2", True),
         ("arn:aws:sqs:eu-west-1:1:other-q", "q", False),
     ],
 )
