@@ -13,7 +13,6 @@ rounds, with the same layer.
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -31,7 +30,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
-from sluiceway_local import emulator, processes
+from sluiceway_local import emulator, processes, pythons
 from sluiceway_local.state import LocalStack
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # run as a script, it knows its folder only
@@ -247,21 +246,10 @@ def serving(handler: type[BaseHTTPRequestHandler]) -> Iterator[ThreadingHTTPServ
 
 def python() -> str:
     """An interpreter of the template's version. Raises NotMeasuredError."""
-    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
-    found = [
-        shutil.which(f"python{PYTHON}"),
-        *map(str, sorted(pyenv.glob(f"{PYTHON}*/bin/python{PYTHON}"))),
-    ]
-    for candidate in filter(None, found):
-        told = subprocess.run(  # noqa: S603 - an interpreter of this machine
-            [candidate, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if told.stdout.strip() == PYTHON:
-            return candidate
-    raise report.NotMeasuredError(f"no Python {PYTHON} found")
+    found = pythons.find(PYTHON)
+    if found is None:
+        raise report.NotMeasuredError(f"no Python {PYTHON} found")
+    return found
 
 
 # ------------------------------------------------------------------------------------ starts

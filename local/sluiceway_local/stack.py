@@ -1,7 +1,6 @@
 """The local stack as a whole: up, down, status."""
 
 import contextlib
-import os
 import re
 import shutil
 import subprocess
@@ -23,7 +22,7 @@ from sluiceway_cli.configurations import with_vendor
 from sluiceway_cli.keys import create_key
 from sluiceway_cli.target import Target
 
-from sluiceway_local import deploy, emulator, mappings, processes, state
+from sluiceway_local import deploy, emulator, mappings, processes, pythons, state
 from sluiceway_local import watch as watching
 from sluiceway_local.processes import REGION, Process
 from sluiceway_local.state import LocalStack, Running
@@ -352,10 +351,13 @@ def interpreter(*, built: bool, say: Callable[[str], None]) -> str:
     environment = state.FOLDER / f"python{BUILT_PYTHON}"
     python = environment / "bin/python"
     if not (environment / "ready").exists():
+        found = pythons.find(BUILT_PYTHON)
+        if found is None:
+            raise RuntimeError(f"--built needs a Python {BUILT_PYTHON}; there is none")
         say(f"making an environment with Python {BUILT_PYTHON} for what was built")
         lock = source().root / "requirements/local.txt"
         for command in (
-            [_find_python(), "-m", "venv", "--clear", str(environment)],
+            [found, "-m", "venv", "--clear", str(environment)],
             [
                 str(python),
                 "-m",
@@ -373,14 +375,3 @@ def interpreter(*, built: bool, say: Callable[[str], None]) -> str:
                 raise RuntimeError(done.stderr.strip())
         (environment / "ready").touch()
     return str(python.absolute())
-
-
-def _find_python() -> str:
-    """A Python of the template's version: on the PATH, or one that pyenv has."""
-    root = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
-    others = sorted(root.glob(f"versions/{BUILT_PYTHON}.*/bin/python{BUILT_PYTHON}"))
-    for found in (shutil.which(f"python{BUILT_PYTHON}"), *others):
-        # pyenv puts a stand-in on the PATH that fails unless that version is switched on.
-        if found and not subprocess.run([found, "-V"], capture_output=True, check=False).returncode:  # noqa: S603
-            return str(found)
-    raise RuntimeError(f"--built needs a Python {BUILT_PYTHON}; there is none")

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import platform
 import re
-import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,21 +12,19 @@ import pytest
 import yaml
 from samtranslator.yaml_helper import yaml_parse
 from sluiceway_cli.api import Api
-from sluiceway_local import deploy, emulator, stack
+from sluiceway_local import deploy, emulator, pythons, stack
 from sluiceway_local.processes import wait_for
 
+from tests.local import built
+from tests.local.built import BUILD, LAYER, ROOT, VERSION
 from tests.template.calls import BACKENDS, DEPS
 from tests.template.rendering import render, render_with
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).parents[2]
-BUILD = ROOT / ".aws-sam/build"
-LAYER = BUILD / "CoreLayer/python"
 VALKEY_LAYER = BUILD / "ValkeyLayer/python"
 SOURCES = ROOT / "layers/core/sluiceway"
 FUNCTIONS = sorted(render().of_type("AWS::Lambda::Function"))
-VERSION = "3.13"
 MAX_UNZIPPED_BYTES = 250 * 1024 * 1024
 """Lambda's limit, function and layers together."""
 
@@ -45,22 +40,6 @@ def files_of(folder: Path) -> dict[str, bytes]:
     }
 
 
-def stale() -> bool:
-    """Whether anything was changed since the build."""
-    built_at = (BUILD / "template.yaml").stat().st_mtime
-    sources = [
-        ROOT / "template.yaml",
-        *(ROOT / "layers").glob("*/*.txt"),
-        *(ROOT / "functions").glob("*/*.json"),
-        *(
-            path
-            for folder in ("layers/core", "functions")
-            for path in (ROOT / folder).rglob("*.py")
-        ),
-    ]
-    return any(path.stat().st_mtime > built_at for path in sources)
-
-
 def settings_of(function: str, backend: str) -> dict[str, str]:
     """The names that the template sets, and the values that are read before they are used."""
     variables = render_with(backend).properties(function)["Environment"]["Variables"]
@@ -69,33 +48,13 @@ def settings_of(function: str, backend: str) -> dict[str, str]:
     return {name: read.get(name, "100") for name in ours}
 
 
-def runs(python: str) -> bool:
-    """Whether this is the template's Python; pyenv's stand-ins do nothing for some versions."""
-    code = "import sys; print('%d.%d' % sys.version_info[:2])"
-    try:
-        done = subprocess.run(  # noqa: S603 - an interpreter of this machine
-            [python, "-c", code], capture_output=True, text=True, check=False, timeout=60
-        )
-    except OSError:
-        return False
-    return done.stdout.strip() == VERSION
-
-
 @pytest.fixture(scope="module")
 def python() -> str:
     """A Python of the template's version, for what was built on a machine like Lambda's."""
-    if not (BUILD / "template.yaml").exists():
-        pytest.skip("nothing is built; run: make build")
-    if stale():
-        pytest.skip("what is built is older than the sources; run: make build")
-    if (sys.platform, platform.machine()) != ("linux", "x86_64"):
-        pytest.skip("what is built is for Linux on x86_64, and this is another machine")
-    pyenv = sorted((Path.home() / ".pyenv/versions").glob(f"{VERSION}*/bin/python{VERSION}"))
-    found = [shutil.which(f"python{VERSION}"), *map(str, pyenv)]
-    for candidate in found:
-        if candidate and runs(candidate):
-            return candidate
-    pytest.skip(f"no Python {VERSION} found")
+    reason = built.unavailable()
+    if reason is not None:
+        pytest.skip(reason)
+    return str(pythons.find(VERSION))
 
 
 @pytest.fixture
