@@ -184,14 +184,14 @@ def _passes(event_name: str, old_status: str | None, new_status: str) -> bool:
 
 def passes(record: Mapping[str, Any]) -> bool:
     """Whether the template lets the publisher see a record."""
-    return any(_matches(pattern, record) for pattern in _patterns())
+    return any(matches(pattern, record) for pattern in _patterns())
 
 
-def _matches(pattern: Any, found: Any) -> bool:
+def matches(pattern: Any, found: Any) -> bool:
     if isinstance(pattern, list):
         return found in pattern
     return isinstance(found, Mapping) and all(
-        name in found and _matches(part, found[name]) for name, part in pattern.items()
+        name in found and matches(part, found[name]) for name, part in pattern.items()
     )
 
 
