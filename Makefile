@@ -28,7 +28,7 @@ help: ## This list
 demo: .venv/local ## Set up, and run the main job on a local stack
 	@$(BIN)/sluiceway demo
 
-test: .venv/dev build ## Set up, and run all tests
+test: .venv/dev build .venv-rie/installed ## Set up, and run all tests
 	@$(BIN)/python -m pytest
 
 test-fast: .venv/dev ## The tests that need no whole stack and no build
@@ -129,12 +129,14 @@ lock: .venv/dev ## Make the locks in requirements/ anew
 		--generate-hashes --no-emit-index-url --no-header --no-annotate sam.in -o sam.txt
 	cd requirements && ../$(BIN)/uv pip compile --quiet --universal --python-version 3.11 \
 		--generate-hashes --no-emit-index-url --no-header --no-annotate scan.in -o scan.txt
+	cd requirements && ../$(BIN)/uv pip compile --quiet --universal --python-version 3.13 \
+		--generate-hashes --no-emit-index-url --no-header --no-annotate rie.in -o rie.txt
 	cd requirements && ../$(BIN)/uv pip compile --quiet --universal --python-version 3.11 \
 		--generate-hashes --no-emit-index-url --no-header --no-annotate bench.in -o bench.txt
 
 clean: ## Remove what was made here
 	-@test ! -x $(BIN)/sluiceway || $(BIN)/sluiceway local down
-	rm -rf .venv .venv-bench .venv-sam .venv-scan .aws-sam .sluiceway .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-bench .venv-rie .venv-sam .venv-scan .aws-sam .sluiceway .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv/python: Makefile
@@ -171,3 +173,14 @@ clean: ## Remove what was made here
 	@test -x .venv-bench/bin/python || $(PYTHON) -m venv .venv-bench
 	@.venv-bench/bin/python $(PIP) --no-deps --require-hashes -r requirements/bench.txt
 	@touch $@
+
+# Without a Python 3.13 it is no target that was made, so it is made as soon as there is one.
+.venv-rie/installed: requirements/rie.txt
+	@python="$(PYTHON313)"; if test -z "$$python"; then \
+		echo "no Python 3.13 found: the tests in tests/rie skip"; \
+	else \
+		echo "installing AWS's runtime interface client"; \
+		test -x .venv-rie/bin/python || "$$python" -m venv .venv-rie || exit 1; \
+		.venv-rie/bin/python $(PIP) --no-deps --require-hashes -r requirements/rie.txt || exit 1; \
+		touch $@; \
+	fi
