@@ -178,3 +178,18 @@ def test_cut_off_answer_is_not_cached(cloud: Cloud) -> None:
     assert cloud.job_row(first["id"])["status"] == {"S": "completed"}
     assert second["cache"]["status"] == "miss"
     assert second["id"] != first["id"]
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "member"), [(4_000_000, "result"), (5_600_000, "result_url")]
+)
+def test_answer_stays_under_what_lambda_takes(size_bytes: int, member: str, cloud: Cloud) -> None:
+    options = {"sim": {"size_bytes": size_bytes}}
+
+    with cloud.run("ApiFunction") as api, cloud.run("RunJobFunction") as worker:
+        job = submit(api, options=options)
+        poller(cloud, "InteractiveQueue", worker).once(wait_s=5)
+        status, done = ask(api, "GET", f"/jobs/{job['id']}")
+
+    assert (status, done["status"]) == (200, "completed")
+    assert {"result", "result_url"} & set(done) == {member}

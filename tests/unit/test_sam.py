@@ -1,0 +1,51 @@
+"""The template for `sam local invoke`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from samtranslator.yaml_helper import yaml_parse
+from sluiceway_local import sam
+
+ROOT = Path(__file__).parents[2]
+FUNCTION = "AWS::Serverless::Function"
+
+
+def made(**variables: dict[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What was built, as far as SAM looks at it, and what is made of it."""
+    built = yaml_parse((ROOT / "template.yaml").read_text("utf-8"))
+    return built, sam.template(built, ROOT, variables)
+
+
+def test_function_has_the_variables_of_the_stack_alone() -> None:
+    variables = {"JOBS_TABLE": "jobs-1", "AWS_ENDPOINT_URL": "http://127.0.0.1:4566"}
+
+    _, template = made(RunJobFunction=variables)
+
+    assert template["Resources"]["RunJobFunction"]["Properties"]["Environment"] == {
+        "Variables": variables
+    }
+    assert "Environment" not in template["Globals"]["Function"]
+
+
+def test_code_is_found_from_any_folder() -> None:
+    _, template = made()
+
+    functions = [of for of in template["Resources"].values() if of["Type"] == FUNCTION]
+    folders = [Path(of["Properties"]["CodeUri"]) for of in functions]
+    layer = Path(template["Resources"]["CoreLayer"]["Properties"]["ContentUri"])
+    assert len(functions) == 8
+    assert all(path.is_absolute() and path.is_dir() for path in (*folders, layer))
+
+
+def test_all_else_is_as_it_was_built() -> None:
+    built, template = made(RunJobFunction={})
+
+    for name, resource in template["Resources"].items():
+        changed = {"CodeUri", "ContentUri", "Environment"}
+        before = built["Resources"][name]
+        assert {**resource, "Properties": None} == {**before, "Properties": None}
+        assert {
+            key: of for key, of in resource.get("Properties", {}).items() if key not in changed
+        } == {key: of for key, of in before.get("Properties", {}).items() if key not in changed}
