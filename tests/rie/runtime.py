@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 START_TIMEOUT_S = 30
-_MACHINES = {"x86_64": "x86_64", "aarch64": "arm64", "arm64": "arm64"}
 _INVOKE = "2015-03-31/functions/function/invocations"
 
 
@@ -44,10 +42,9 @@ def client_path() -> Path | None:
 
 
 def emulator_path() -> Path | None:
-    """The emulator's program for this machine."""
-    name = f"aws-lambda-rie-{_MACHINES.get(platform.machine(), '')}"
-    found = built.ROOT.glob(f".venv-sam/lib/python*/site-packages/samcli/local/rapid/{name}")
-    return next(found, None)
+    """The emulator's program, for the machines that the build is for."""
+    rapid = ".venv-sam/lib/python*/site-packages/samcli/local/rapid/aws-lambda-rie-x86_64"
+    return next(built.ROOT.glob(rapid), None)
 
 
 def packages_of(function: str) -> tuple[Path, Path]:

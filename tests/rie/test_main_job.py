@@ -10,6 +10,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from sluiceway.domain import api_key
+from sluiceway_local import processes
 from sluiceway_local.poller import Poller
 
 from tests.functions.stage import request
@@ -164,6 +166,64 @@ def test_another_tenants_job_is_not_found(cloud: Cloud) -> None:
 
     assert other[0] == cancelled[0] == unknown[0] == 404
     assert other[1]["code"] == cancelled[1]["code"] == unknown[1]["code"] == "job_not_found"
+
+
+@pytest.mark.proves(5)
+def test_message_of_a_cancelled_job_calls_nobody(cloud: Cloud) -> None:
+    with cloud.run("ApiFunction") as api, cloud.run("RunJobFunction") as worker:
+        job = submit(api)
+        cancelled = ask(api, "POST", f"/jobs/{job['id']}/cancel", scopes="cancel")
+        poller(cloud, "InteractiveQueue", worker).once(wait_s=5)
+        after = ask(api, "GET", f"/jobs/{job['id']}")
+
+    assert cancelled[1]["status"] == after[1]["status"] == "cancelled"
+    assert cloud.sim.control("GET /_control/calls", {})["calls"] == 0
+
+
+@pytest.mark.proves(9)
+def test_expired_key_is_refused_while_its_row_is_there(cloud: Cloud) -> None:
+    hashed = {"S": api_key.key_hash(API_KEY)}
+    cloud.client("dynamodb").update_item(
+        TableName="PartnersTable",
+        Key={"key_hash": hashed},
+        UpdateExpression="SET expires_at_epoch_s = :past",
+        ExpressionAttributeValues={":past": {"N": "1"}},
+    )
+
+    with cloud.run("AuthorizeFunction") as authorize:
+        policy = authorize.invoke(sample("authorize"))["policyDocument"]
+
+    assert policy["Statement"][0]["Effect"] == "Deny"
+
+
+@pytest.mark.proves(21)
+def test_entry_says_its_age_which_reads_do_not_change(cloud: Cloud) -> None:
+    with cloud.run("ApiFunction") as api, cloud.run("RunJobFunction") as worker:
+        submit(api)
+        poller(cloud, "InteractiveQueue", worker).once(wait_s=5)
+        first = submit(api)["cache"]["age_s"]
+        aged = processes.wait_for(
+            lambda: submit(api)["cache"]["age_s"] >= first + 2, timeout_s=10, pause_s=0.2
+        )
+
+    assert aged
+
+
+@pytest.mark.proves(20)
+def test_invalidated_entry_is_not_served_after_five_seconds(cloud: Cloud) -> None:
+    functions = [cloud.run(f"{name}Function") for name in ("Api", "RunJob", "InvalidateCache")]
+
+    with functions[0] as api, functions[1] as worker, functions[2] as invalidator:
+        submit(api)
+        poller(cloud, "InteractiveQueue", worker).once(wait_s=5)
+        hit = submit(api)
+        invalidator.invoke(sample("invalidate_cache"))
+        gone = processes.wait_for(
+            lambda: submit(api)["cache"]["status"] == "miss", timeout_s=5, pause_s=0.5
+        )
+
+    assert hit["cache"]["status"] == "hit"
+    assert gone
 
 
 @pytest.mark.proves(11)

@@ -103,6 +103,17 @@ def reply(
             return Reply(name, answer, ended(function))
 
 
+@pytest.mark.parametrize("name", [name for name in SAMPLES if name.startswith("publish_events")])
+@pytest.mark.proves(16)
+def test_end_that_is_told_twice_has_the_same_id(name: str, cloud: Cloud) -> None:
+    with cloud.run("PublishEventsFunction") as publisher:
+        for _ in range(2):
+            publisher.invoke(sample(name))
+
+    first, second = (json.loads(message["Body"]) for message in cloud.messages("WebhookQueue"))
+    assert first["event_id"] == second["event_id"]
+
+
 class Probed(NamedTuple):
     """What a function tells of itself, and the settings that it has."""
 
