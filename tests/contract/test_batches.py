@@ -63,6 +63,7 @@ def test_batch_is_read_as_it_was_written(store: Store, items: tuple[BatchItem, .
     assert store.batches.get("acme", BATCH_ID) == a_batch(items=items)
 
 
+@pytest.mark.proves(10)
 def test_batch_is_its_tenants_alone(store: Store) -> None:
     store.batches.add(a_batch())
 

@@ -462,6 +462,7 @@ def test_room_that_an_end_leaves_is_given_to_the_next(store: Store) -> None:
     assert charge(store, costly(2), one) == Submitted(costly(2))
 
 
+@pytest.mark.proves(18)
 def test_refresh_is_in_no_budget(store: Store) -> None:
     job = store.submit(a_job())
     entry = an_entry(job)

@@ -159,6 +159,7 @@ def test_newest_event_is_first_in_whatever_order_they_were_tried(store: Store) -
     assert listed(store) == [a_delivery(3), a_delivery(2), a_delivery(1)]
 
 
+@pytest.mark.proves(10)
 def test_endpoints_and_tenants_have_lists_of_their_own(store: Store) -> None:
     mine = a_delivery()
     others = [a_delivery(endpoint_id="whk_2"), a_delivery(tenant="globex")]

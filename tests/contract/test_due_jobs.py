@@ -92,6 +92,7 @@ def test_due_gives_no_more_than_the_limit_and_the_oldest_of_them(store: Store) -
     assert found == [jobs[4].job_id, jobs[3].job_id]
 
 
+@pytest.mark.proves(1)
 @pytest.mark.parametrize(("after_ms", "found"), [(-1, 0), (0, 1), (1, 1)])
 def test_due_gives_a_job_from_its_very_millisecond_on(
     store: Store, after_ms: int, found: int
@@ -139,6 +140,7 @@ def test_due_has_a_failed_job_until_it_is_marked_as_dead_lettered(store: Store) 
     assert (before, due(store)) == ([job.job_id], [])
 
 
+@pytest.mark.proves(1)
 def test_due_has_a_job_at_the_time_of_each_transition(store: Store) -> None:
     job = submit(store, 0)
     processing, lease = store.start(job)

@@ -88,6 +88,7 @@ def test_changes_follow_each_other(store: Store) -> None:
     assert callbacks.secrets == (Secret(2), Secret(1, NOW_MS + 1000))
 
 
+@pytest.mark.proves(10)
 def test_tenants_have_nothing_in_common(store: Store) -> None:
     add(store, tenant="acme")
 

@@ -1432,6 +1432,7 @@ def test_models_share_the_vendors_room_and_have_their_own(place: Place) -> None:
     assert (set(place.inside(CHAT)), set(place.inside(other))) == ({"a"}, {"b"})
 
 
+@pytest.mark.proves(9)
 def test_places_of_the_dead_are_free_when_their_time_is_up(place: Place) -> None:
     for number in range(3):
         rooms = [ALL, CHAT][: 2 if number < 2 else 1]

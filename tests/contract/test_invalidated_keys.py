@@ -35,6 +35,7 @@ def same_key(number: int, created_at_ms: int = NOW_MS) -> Job:
     return a_job(number, cache_key=KEY, created_at_epoch_ms=created_at_ms)
 
 
+@pytest.mark.proves(20)
 def test_invalidated_entry_is_read_no_more(store: Store) -> None:
     filled(store)
 
@@ -78,6 +79,7 @@ def test_other_keys_are_left_alone(store: Store) -> None:
     assert store.cache.read(other.cache_key) == an_entry(other, b"old")
 
 
+@pytest.mark.proves(20)
 @pytest.mark.parametrize("created_at_ms", [NOW_MS - 60_000, NOW_MS], ids=["before", "just then"])
 def test_job_from_before_completes_and_writes_no_entry(store: Store, created_at_ms: int) -> None:
     filled(store)
@@ -106,6 +108,7 @@ def test_job_from_after_it_writes_its_entry(store: Store) -> None:
     assert store.cache.look(KEY).invalidated_at_epoch_ms is None
 
 
+@pytest.mark.proves(20)
 def test_refresh_from_before_writes_no_entry_and_no_cool_down(store: Store) -> None:
     filled(store)
     entry = store.cache.read(KEY)

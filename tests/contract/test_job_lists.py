@@ -109,6 +109,7 @@ def test_tenant_without_jobs_has_an_empty_list(desk: Desk) -> None:
     assert (list(page.jobs), page.has_more, page.last_id) == ([], False, None)
 
 
+@pytest.mark.proves(10)
 def test_cursor_of_another_tenant_shows_ones_own_jobs_alone(desk: Desk) -> None:
     theirs = desk.submit(3, tenant="globex")
     own = desk.submit(1)

@@ -108,6 +108,7 @@ def test_finish_repeated_after_a_lost_reply_is_applied_and_settled_once(store: S
     assert store.rows.in_flight("acme") == {0: 1}
 
 
+@pytest.mark.proves(5)
 def test_finish_with_another_result_does_not_replace_the_first(store: Store) -> None:
     processing, lease = store.start(store.submit(a_job()))
     first = completed(processing, b"first")
@@ -125,6 +126,7 @@ def test_finish_with_another_result_does_not_replace_the_first(store: Store) -> 
     assert store.rows.picture() == before
 
 
+@pytest.mark.proves(5)
 def test_failure_after_the_finish_changes_nothing(store: Store) -> None:
     processing, lease = store.start(store.submit(a_job()))
     store.jobs.apply(processing, completed(processing), lease=lease)
@@ -136,6 +138,7 @@ def test_failure_after_the_finish_changes_nothing(store: Store) -> None:
     assert store.rows.picture() == before
 
 
+@pytest.mark.proves(5)
 def test_finish_after_the_failure_changes_nothing(store: Store) -> None:
     processing, lease = store.start(store.submit(a_job()))
     store.jobs.apply(processing, failed(processing), lease=lease)
@@ -152,6 +155,7 @@ def test_finish_after_the_failure_changes_nothing(store: Store) -> None:
 # ------------------------------------------------------------------------------------ lost leases
 
 
+@pytest.mark.proves(4)
 def test_finish_under_a_fence_that_was_taken_over_changes_nothing(store: Store) -> None:
     late, lost = store.start(store.submit(a_job()), "token-1")
     lease_ended(store)
@@ -164,6 +168,7 @@ def test_finish_under_a_fence_that_was_taken_over_changes_nothing(store: Store) 
     assert store.rows.picture() == before
 
 
+@pytest.mark.proves(4)
 def test_finish_by_a_former_holder_leaves_the_successors_result(store: Store) -> None:
     late, lost = store.start(store.submit(a_job()), "token-1")
     lease_ended(store)
@@ -178,6 +183,7 @@ def test_finish_by_a_former_holder_leaves_the_successors_result(store: Store) ->
     assert store.rows.picture() == before
 
 
+@pytest.mark.proves(4)
 def test_finish_without_the_lease_of_its_key_changes_nothing(store: Store) -> None:
     late, lost = store.start(store.submit(a_job(1)), "token-1")
     other = store.submit(same_key(2))
@@ -200,6 +206,7 @@ def test_finish_under_an_expired_lease_that_nobody_took_is_written(store: Store)
     assert isinstance(outcome, Applied)
 
 
+@pytest.mark.proves(4)
 def test_finish_with_the_right_fence_and_another_token_changes_nothing(store: Store) -> None:
     processing, lease = store.start(store.submit(a_job()))
     before = store.rows.picture()
@@ -212,6 +219,7 @@ def test_finish_with_the_right_fence_and_another_token_changes_nothing(store: St
     assert store.rows.picture() == before
 
 
+@pytest.mark.proves(4)
 def test_finish_with_the_right_token_and_another_fence_changes_nothing(store: Store) -> None:
     processing, lease = store.start(store.submit(a_job()))
     before = store.rows.picture()
@@ -392,6 +400,7 @@ def test_failure_without_a_lease_settles_and_leaves_anothers_lease(store: Store)
     assert store.rows.in_flight("acme") == {0: 1}
 
 
+@pytest.mark.proves(15)
 def test_two_deliveries_that_find_the_attempts_used_up_fail_the_job_once(store: Store) -> None:
     store.submit(a_job(2))
     processing, lease = store.start(store.submit(a_job(1)))
@@ -436,6 +445,7 @@ def test_completion_from_the_cache_needs_no_lease(store: Store) -> None:
     assert store.rows.lease(lease.key) == held
 
 
+@pytest.mark.proves(14)
 def test_completion_from_the_cache_after_the_start_takes_the_attempt_back(store: Store) -> None:
     processing, lease = store.start(store.submit(a_job()))
 

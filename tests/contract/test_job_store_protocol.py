@@ -52,6 +52,7 @@ def test_renew_moves_the_end_and_nothing_else(store: Store) -> None:
     assert store.row(processing) == processing
 
 
+@pytest.mark.proves(3)
 def test_renewed_lease_is_held_until_its_new_end_and_the_skew(store: Store) -> None:
     processing, lease = store.start(store.submit(a_job()))
     store.jobs.renew(processing, lease, ends_at_ms=LATER_MS)
@@ -506,6 +507,7 @@ def test_cancel_closes_claim_and_counter_in_every_open_state(store: Store, statu
     assert store.rows.in_flight("acme") == {}
 
 
+@pytest.mark.proves(5)
 def test_finish_after_the_cancel_changes_nothing_and_the_lease_can_be_released(
     store: Store,
 ) -> None:

@@ -52,6 +52,7 @@ def test_start_leaves_claim_and_counter_alone(store: Store) -> None:
     assert store.rows.in_flight("acme") == {0: 1}
 
 
+@pytest.mark.proves(15)
 def test_start_of_a_job_that_is_being_worked_on_says_so(store: Store) -> None:
     processing, _ = store.start(store.submit(a_job()), "token-1")
     before = store.rows.picture()
@@ -62,6 +63,7 @@ def test_start_of_a_job_that_is_being_worked_on_says_so(store: Store) -> None:
     assert store.rows.picture() == before
 
 
+@pytest.mark.proves(15)
 def test_start_by_a_copy_that_read_the_job_before_says_so_too(store: Store) -> None:
     job = store.submit(a_job())
     store.start(job, "token-1")
@@ -73,6 +75,7 @@ def test_start_by_a_copy_that_read_the_job_before_says_so_too(store: Store) -> N
     assert store.rows.picture() == before
 
 
+@pytest.mark.proves(3)
 def test_start_on_a_key_that_another_job_works_on_changes_nothing(store: Store) -> None:
     store.start(store.submit(a_job(1)))
     waiting = store.submit(same_key(2))
@@ -95,6 +98,7 @@ def test_start_of_another_key_does_not_wait(store: Store) -> None:
 # ------------------------------------------------------------------------------------ taking over
 
 
+@pytest.mark.proves(3)
 def test_start_finds_the_lease_held_until_its_end_and_the_skew_have_passed(store: Store) -> None:
     processing, _ = store.start(store.submit(a_job()))
     store.clock.set(LAST_HELD_MS)
@@ -116,6 +120,7 @@ def test_start_takes_over_a_millisecond_later_with_the_next_fence(store: Store) 
     assert store.row(processing) == outcome.job
 
 
+@pytest.mark.proves(3)
 def test_start_by_another_job_finds_the_lease_held_on_the_same_boundary(store: Store) -> None:
     store.start(store.submit(a_job(1)))
     waiting = store.submit(same_key(2))
@@ -141,6 +146,7 @@ def test_start_by_another_job_takes_over_in_one_call_with_the_next_fence(store: 
     assert (row.job_id, row.token, row.fence) == (waiting.job_id, "token-2", 2)
 
 
+@pytest.mark.proves(3)
 @pytest.mark.parametrize("holder", [1, 2])
 def test_start_leaves_a_lease_without_an_end_to_its_holder(store: Store, holder: int) -> None:
     job = store.submit(a_job(1))
@@ -216,6 +222,7 @@ def test_start_is_never_under_a_fence_that_the_job_has_seen(store: Store) -> Non
 # ------------------------------------------------------------------------------------ too late
 
 
+@pytest.mark.proves(6)
 def test_start_repeated_after_a_lost_reply_is_started_and_counted_once(store: Store) -> None:
     job = store.submit(a_job())
     first = start(store, job, "token-1")

@@ -38,6 +38,7 @@ def test_submit_writes_job_claim_and_counter(store: Store) -> None:
     assert store.rows.in_flight("acme") == {0: 1}
 
 
+@pytest.mark.proves(10)
 def test_get_finds_nothing_under_another_tenant(store: Store) -> None:
     store.submit(a_job())
 
@@ -46,6 +47,7 @@ def test_get_finds_nothing_under_another_tenant(store: Store) -> None:
     assert found is None
 
 
+@pytest.mark.proves(2)
 def test_submit_of_equal_work_names_the_job_that_has_the_claim(store: Store) -> None:
     store.submit(a_job(1))
     before = store.rows.picture()
@@ -56,6 +58,7 @@ def test_submit_of_equal_work_names_the_job_that_has_the_claim(store: Store) -> 
     assert store.rows.picture() == before
 
 
+@pytest.mark.proves(1)
 def test_submit_answers_only_with_ids_that_resolve(store: Store) -> None:
     store.submit(a_job(1))
 
@@ -107,6 +110,7 @@ def test_submit_repeated_when_its_own_job_has_ended_is_submitted(store: Store) -
 # ------------------------------------------------------------------------------------ the claim
 
 
+@pytest.mark.proves(2)
 def test_submit_finds_the_claim_held_at_the_last_moment_of_its_time(store: Store) -> None:
     store.submit(a_job(1))
     store.clock.set(a_job().deadline_epoch_ms + CLAIM_OUTLIVES_DEADLINE_MS)
@@ -116,6 +120,7 @@ def test_submit_finds_the_claim_held_at_the_last_moment_of_its_time(store: Store
     assert outcome == Claimed(a_job(1).job_id)
 
 
+@pytest.mark.proves(9)
 def test_submit_takes_over_an_expired_claim_that_is_still_visible(store: Store) -> None:
     store.submit(a_job(1))
     store.clock.set(a_job().deadline_epoch_ms + CLAIM_OUTLIVES_DEADLINE_MS + 1)
@@ -264,6 +269,7 @@ def test_submit_stores_the_shard_that_the_end_gives_back(store: Store) -> None:
     assert store.rows.in_flight("acme") == {0: 1}
 
 
+@pytest.mark.proves(2)
 def test_submit_of_equal_work_over_the_cap_names_the_job_that_has_the_claim(store: Store) -> None:
     store.submit(a_job(1), caps=(1,))
 
@@ -311,6 +317,7 @@ def test_holder_is_the_open_job_of_the_same_work(store: Store) -> None:
     assert store.jobs.holder(a_job(2)) is None
 
 
+@pytest.mark.proves(9)
 def test_nobody_holds_a_claim_that_has_ended(store: Store) -> None:
     job = store.submit(a_job(1))
     store.clock.advance(s=job.deadline_s + 3_601)

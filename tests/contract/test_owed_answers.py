@@ -33,6 +33,7 @@ def test_nothing_is_owed_at_first(owed: OwedAnswers) -> None:
     assert owed.find("acme", "digest", now_ms=NOW_MS) is None
 
 
+@pytest.mark.proves(9)
 def test_answer_is_owed_until_its_end_and_no_longer(owed: OwedAnswers) -> None:
     owed.owe("acme", "digest", "job_1", until_ms=UNTIL_MS)
 

@@ -53,6 +53,7 @@ def test_find_gives_the_key_as_it_was_added(store: Store, changes: dict[str, obj
     assert store.keys.find(key.key_hash) == key
 
 
+@pytest.mark.proves(9)
 def test_find_still_gives_an_expired_key_which_then_opens_nothing(store: Store) -> None:
     store.keys.add(a_partner_key(expires_at_epoch_s=NOW_S - 1))
 

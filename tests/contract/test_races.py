@@ -115,6 +115,7 @@ def submits(store: Store, jobs: list[object], caps: list[int]) -> list[object]:
 # ------------------------------------------------------------------------------------ submit
 
 
+@pytest.mark.proves(2)
 def test_fifty_equal_submits_make_one_job_and_all_name_it(store: Store) -> None:
     jobs = [replace(a_job(number), job_key=a_job(1).job_key) for number in range(1, 51)]
 
@@ -129,6 +130,7 @@ def test_fifty_equal_submits_make_one_job_and_all_name_it(store: Store) -> None:
     assert sum(store.jobs.get("acme", job.job_id) is not None for job in jobs) == 1
 
 
+@pytest.mark.proves(2)
 def test_fifty_equal_submits_with_room_for_one_make_one_job_and_all_name_it(store: Store) -> None:
     jobs = [replace(a_job(number), job_key=a_job(1).job_key) for number in range(1, 51)]
 
@@ -167,6 +169,7 @@ def test_cap_of_five_lets_exactly_five_of_twenty_in(store: Store, caps: list[int
 # ------------------------------------------------------------------------------------ start
 
 
+@pytest.mark.proves(3, 6, 15)
 def test_ten_starts_of_one_job_start_it_once(store: Store) -> None:
     job = store.submit(a_job())
 
@@ -179,6 +182,7 @@ def test_ten_starts_of_one_job_start_it_once(store: Store) -> None:
     assert store.row(job).attempts == 1
 
 
+@pytest.mark.proves(3)
 def test_ten_starts_of_ten_jobs_on_one_key_start_one(store: Store) -> None:
     jobs = [
         store.submit(replace(a_job(number), cache_key=a_job(1).cache_key))
@@ -194,6 +198,7 @@ def test_ten_starts_of_ten_jobs_on_one_key_start_one(store: Store) -> None:
     assert sum(attempts) == 1
 
 
+@pytest.mark.proves(3)
 def test_ten_takeovers_of_a_dead_workers_lease_give_it_to_one(store: Store) -> None:
     dead, _ = store.start(store.submit(a_job()), "token-dead")
     store.clock.advance(LEASE_MS + CLOCK_SKEW_MS + 1)
@@ -208,6 +213,7 @@ def test_ten_takeovers_of_a_dead_workers_lease_give_it_to_one(store: Store) -> N
     assert store.row(dead) == started.job
 
 
+@pytest.mark.proves(3)
 def test_takeovers_by_other_jobs_give_a_dead_workers_lease_to_one(store: Store) -> None:
     dead, _ = store.start(store.submit(a_job(1)), "token-dead")
     others = [
@@ -225,6 +231,7 @@ def test_takeovers_by_other_jobs_give_a_dead_workers_lease_to_one(store: Store) 
 # ------------------------------------------------------------------------------------ the end
 
 
+@pytest.mark.proves(5)
 def test_two_finishes_of_one_worker_leave_one_result(store: Store) -> None:
     processing, lease = store.start(store.submit(a_job()))
 
@@ -242,6 +249,7 @@ def test_two_finishes_of_one_worker_leave_one_result(store: Store) -> None:
     assert store.rows.in_flight("acme") == {}
 
 
+@pytest.mark.proves(4)
 def test_finish_of_a_former_holder_never_wins_over_its_successors(store: Store) -> None:
     late, lost = store.start(store.submit(a_job()), "token-1")
     store.clock.advance(LEASE_MS + CLOCK_SKEW_MS + 1)
@@ -257,6 +265,7 @@ def test_finish_of_a_former_holder_never_wins_over_its_successors(store: Store) 
     assert store.rows.in_flight("acme") == {}
 
 
+@pytest.mark.proves(4)
 def test_finish_against_takeover_gives_the_job_to_one_of_them(store: Store) -> None:
     late, lease = store.start(store.submit(a_job()), "token-1")
     store.clock.advance(LEASE_MS + CLOCK_SKEW_MS + 1)
@@ -276,6 +285,7 @@ def test_finish_against_takeover_gives_the_job_to_one_of_them(store: Store) -> N
         assert (row, entry) == (takeover.job, None)
 
 
+@pytest.mark.proves(5)
 def test_finish_against_failure_ends_the_job_one_way(store: Store) -> None:
     processing, lease = store.start(store.submit(a_job()))
     ends = [completed(processing), failed(processing)]
@@ -378,6 +388,7 @@ def test_jobs_that_end_twice_at_once_are_each_in_the_usage_once(store: Store) ->
 # ------------------------------------------------------------------------------------ cancel
 
 
+@pytest.mark.proves(5)
 def test_cancel_against_finish_ends_the_job_one_way(store: Store) -> None:
     for number in range(1, 9):
         processing, lease = store.start(store.submit(a_job(number)), f"token-{number}")
@@ -402,6 +413,7 @@ def test_cancel_against_finish_ends_the_job_one_way(store: Store) -> None:
     assert store.rows.in_flight("acme") == {}
 
 
+@pytest.mark.proves(5)
 def test_cancel_against_start_and_retry_is_never_undone(store: Store) -> None:
     def cancel(number: int) -> None:
         clock = store.clock
@@ -579,6 +591,7 @@ def test_two_sweeps_at_once_move_a_job_once(store: Store) -> None:
         assert store.row(job).resends == 1
 
 
+@pytest.mark.proves(1)
 def test_postponement_against_a_start_never_hides_a_dead_workers_job(store: Store) -> None:
     for number in range(1, 9):
         job = store.submit(a_job(number))
@@ -608,6 +621,7 @@ def test_ten_settlings_at_once_settle_once(store: Store) -> None:
 # ------------------------------------------------------------------------------------ renewal
 
 
+@pytest.mark.proves(3)
 def test_renewal_against_takeover_gives_the_lease_to_one_of_them(store: Store) -> None:
     for number in range(1, 9):
         late, lease = store.start(store.submit(a_job(number)), "token-1")
@@ -668,6 +682,7 @@ def test_renewal_against_the_finish_leaves_the_key_free(store: Store) -> None:
 # ------------------------------------------------------------------------------------ both ends
 
 
+@pytest.mark.proves(1, 2)
 @pytest.mark.parametrize("end", [completed, failed])
 def test_submits_that_race_the_holders_end_are_neither_lost_nor_doubled(
     store: Store, end: Callable[[object], object]
@@ -721,6 +736,7 @@ def test_submits_that_race_the_holders_end_are_neither_lost_nor_doubled(
 # ------------------------------------------------------------------------------------ the cache
 
 
+@pytest.mark.proves(17, 18)
 def test_fifty_readers_of_a_stale_entry_queue_one_refresh(store: Store) -> None:
     job = store.submit(a_job())
     entry = an_entry(job)
@@ -806,6 +822,7 @@ def submitted_at_cost(store: Store, job: Job, budget: DayBudget) -> Job:
     return outcome.job
 
 
+@pytest.mark.proves(20)
 def test_twenty_invalidations_of_a_model_give_twenty_epochs(store: Store) -> None:
     clocks_ms = [NOW_MS - (number % 3) * 60_000 for number in range(20)]  # some are behind
 
@@ -821,6 +838,7 @@ def test_twenty_invalidations_of_a_model_give_twenty_epochs(store: Store) -> Non
     assert store.state.read().epoch("model:gpt-4.1") == max(epochs)
 
 
+@pytest.mark.proves(20)
 def test_invalidation_and_finish_at_once_leave_no_entry_from_before(store: Store) -> None:
     for number in range(1, 11):
         processing, lease = store.start(store.submit(a_job(number)))
@@ -931,6 +949,7 @@ def read_once(
     )
 
 
+@pytest.mark.proves(17, 18)
 def test_two_hundred_readers_at_soft_expiry_queue_one_refresh(shelf: Shelf) -> None:
     queue = InMemoryQueue()
     first = read_once(shelf, queue)
@@ -951,6 +970,7 @@ def test_two_hundred_readers_at_soft_expiry_queue_one_refresh(shelf: Shelf) -> N
     assert shelf.jobs.get(refresh.tenant, refresh.job_id) == refresh
 
 
+@pytest.mark.proves(18)
 def test_readers_who_looked_before_a_refresh_and_write_after_it_queue_no_other(
     shelf: Shelf,
 ) -> None:
@@ -989,6 +1009,7 @@ def test_readers_who_looked_before_a_refresh_and_write_after_it_queue_no_other(
     assert (after.result, after.freshness) == (b'{"text":"new"}', Freshness.FRESH)
 
 
+@pytest.mark.proves(2)
 def test_two_hundred_readers_past_hard_expiry_get_one_job(shelf: Shelf) -> None:
     queue = InMemoryQueue()
     first = read_once(shelf, queue)

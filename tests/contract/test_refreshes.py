@@ -59,6 +59,7 @@ def fail(store: Store, job: Job, *, at_ms: int) -> object:
 # ------------------------------------------------------------------------------------ queueing
 
 
+@pytest.mark.proves(17)
 def test_refresh_is_written_with_its_claim_and_marks_the_entry(store: Store) -> None:
     entry = filled(store)
 
@@ -76,6 +77,7 @@ def test_refresh_is_written_with_its_claim_and_marks_the_entry(store: Store) -> 
     assert store.rows.in_flight(a_refresh().tenant) == {}
 
 
+@pytest.mark.proves(18)
 def test_second_refresh_is_refused_and_changes_nothing(store: Store) -> None:
     entry = filled(store)
     store.jobs.queue_refresh(a_refresh(), entry)
@@ -87,6 +89,7 @@ def test_second_refresh_is_refused_and_changes_nothing(store: Store) -> None:
     assert store.rows.picture() == before
 
 
+@pytest.mark.proves(18)
 @pytest.mark.parametrize("name", ["refresh_until_epoch_ms", "refresh_after_epoch_ms"])
 @pytest.mark.parametrize(("ahead_ms", "expected"), [(1, False), (0, True), (-1, True)])
 def test_refresh_waits_until_the_last_one_and_its_cool_down_are_over(
@@ -101,6 +104,7 @@ def test_refresh_waits_until_the_last_one_and_its_cool_down_are_over(
     assert (store.rows.picture() == before) is not expected
 
 
+@pytest.mark.proves(18)
 def test_refresh_is_refused_while_another_has_the_claim(store: Store) -> None:
     entry = filled(store)
     store.jobs.queue_refresh(a_refresh(), entry)
@@ -114,6 +118,7 @@ def test_refresh_is_refused_while_another_has_the_claim(store: Store) -> None:
     assert store.rows.picture() == before
 
 
+@pytest.mark.proves(9)
 def test_refresh_takes_a_claim_that_has_ended(store: Store) -> None:
     entry = filled(store)
     store.jobs.queue_refresh(a_refresh(), entry)
@@ -203,6 +208,7 @@ def test_refresh_gives_up_on_a_crowd_sooner_than_a_submit(
 # ------------------------------------------------------------------------------------ the end
 
 
+@pytest.mark.proves(19)
 def test_refresh_that_failed_lets_the_entry_cool_down_and_keeps_it(store: Store) -> None:
     entry = filled(store)
     store.submit(a_job(2))
@@ -287,6 +293,7 @@ def test_failure_leaves_an_entry_alone_that_another_job_wrote_meanwhile(store: S
     assert store.rows.claim(a_refresh().job_key) is None
 
 
+@pytest.mark.proves(18)
 def test_refresh_that_ended_unsettled_is_settled_without_a_counter(store: Store) -> None:
     entry = filled(store)
     store.submit(a_job(2))

@@ -32,6 +32,7 @@ def test_state_of_a_new_installation_is_empty(store: Store) -> None:
 # ------------------------------------------------------------------------------------ the copy
 
 
+@pytest.mark.proves(20)
 def test_change_is_seen_when_the_copy_has_lived(store: Store) -> None:
     store.state.read()
     store.state.invalidate(MODEL, now_ms=NOW_MS)
@@ -79,6 +80,7 @@ def test_clock_that_went_back_keeps_no_copy_alive(store: Store) -> None:
 # ------------------------------------------------------------------------------------ epochs
 
 
+@pytest.mark.proves(20)
 def test_invalidation_gives_the_epoch_that_is_read(store: Store) -> None:
     epoch = store.state.invalidate(MODEL, now_ms=NOW_MS)
 

@@ -148,6 +148,7 @@ def test_payloads_keep_their_form(store: Store, payload: Payload) -> None:
     assert store.row(job).result == payload
 
 
+@pytest.mark.proves(7)
 def test_transition_keeps_what_it_does_not_change_and_removes_what_it_ends(store: Store) -> None:
     job = store.submit(a_job(metadata={"order": ""}, trace_header="Root=1"))
     processing, lease = store.start(job)
@@ -237,6 +238,7 @@ def test_cache_keeps_every_value_of_an_entry(store: Store, changes: dict[str, ob
     assert store.cache.read(job.cache_key) == entry
 
 
+@pytest.mark.proves(9)
 def test_expired_entry_is_gone_or_answers_nothing(store: Store) -> None:
     job = store.submit(a_job())
     expired = an_entry(
@@ -253,6 +255,7 @@ def test_expired_entry_is_gone_or_answers_nothing(store: Store) -> None:
     assert entry is None or entry.freshness(store.clock.now_ms()) is Freshness.GONE
 
 
+@pytest.mark.proves(9)
 def test_expired_entry_that_is_still_visible_is_replaced_by_a_new_result(  # case T09
     store: Store,
 ) -> None:

@@ -159,6 +159,7 @@ def test_mark_and_discard_of_a_failed_job_count_nothing_more(store: Store) -> No
     assert usage(store) == [UsageRow(TODAY, "demo-chat", failed=1)]
 
 
+@pytest.mark.proves(18)
 @pytest.mark.parametrize("end", [completed, failed])
 def test_refresh_is_in_nobodys_usage(store: Store, end: Callable[[Job], Job]) -> None:
     job = store.submit(a_job())

@@ -2,124 +2,24 @@
 
 from __future__ import annotations
 
-import itertools
-import secrets
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from sluiceway.domain import catalogue as catalogues
 from sluiceway.domain.errors import JobNotFoundError, VendorError
 from sluiceway.domain.freshness import COOL_DOWN_FIRST_MS, Freshness
 from sluiceway.domain.ids import HIT_PREFIX
 from sluiceway.domain.job import JobStatus
-from sluiceway.domain.request import SubmitRequest
-from sluiceway.usecases.authorize import Caller
 from sluiceway.usecases.get_job import get_job
-from sluiceway.usecases.run_job import Acknowledge, Delivery, Worker, run_job
-from sluiceway.usecases.submit_job import Accepted, Hit, Origin, Submitter, submit_job
+from sluiceway.usecases.submit_job import Accepted
 
 from tests.contract.clients import meet_another, transactions
-from tests.fakes.in_memory import (
-    FakeFlags,
-    FakeVendors,
-    InMemoryBacklogs,
-    InMemoryGates,
-    InMemoryLatencies,
-    InMemoryPayloads,
-    InMemoryQueue,
-    InMemoryRates,
-    InMemoryState,
-    RecordingTelemetry,
-    World,
-)
+from tests.contract.path import CALLER, CATALOGUE, Path
+from tests.fakes.in_memory import FakeFlags, InMemoryBacklogs, World
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
-    from sluiceway.domain.catalogue import Catalogue
-    from sluiceway.domain.job import Job
 
     from tests.contract.harness import Store
-
-CATALOGUE = catalogues.parse(
-    """
-    [vendors.simulator]
-    [models.demo-chat]
-    vendor = "simulator"
-    vendor_model = "sim-chat-1"
-    version = "1"
-    cache = { soft_ttl_s = 300, hard_ttl_s = 3600, stale_if_error_s = 60, jitter = 0.0 }
-    """
-)
-CALLER = Caller("acme", frozenset({"submit", "read", "bypass"}), "key_1")
-
-
-@dataclass
-class Path:
-    """The use cases on a store, a lane that a test reads, and a vendor that it scripts."""
-
-    store: Store
-
-    def __post_init__(self) -> None:
-        world = World()
-        self.vendors, self.queue = FakeVendors(), InMemoryQueue()
-        self.state, self.payloads = InMemoryState(world), InMemoryPayloads(world)
-        self._tokens = (f"token-{number}" for number in itertools.count(1))
-
-    def submit(self) -> Hit | Accepted:
-        return submit_job(
-            SubmitRequest(model="demo-chat", input="Hello"),
-            CALLER,
-            Origin("request", "correlation"),
-            Submitter(
-                flags=FakeFlags(),
-                catalogue=CATALOGUE,
-                jobs=self.store.jobs,
-                cache=self.store.cache,
-                rates=InMemoryRates(World()),
-                backlogs=InMemoryBacklogs(World()),
-                state=self.state,
-                payloads=self.payloads,
-                queue=self.queue,
-                clock=self.store.clock,
-                randomness=secrets.token_bytes,
-                rand=lambda: 0.5,
-            ),
-        )
-
-    def run_next(self, catalogue: Catalogue = CATALOGUE) -> Job:
-        """Delivers the oldest message, and gives its job as it is then."""
-        lane, tenant, job_id = self.queue.sends.pop(0)
-        now_ms = self.store.clock.now_ms()
-        decision = run_job(
-            Delivery(tenant, job_id, 1, now_ms, lane, now_ms + 110_000),
-            Worker(
-                catalogue=catalogue,
-                jobs=self.store.jobs,
-                cache=self.store.cache,
-                state=self.state,
-                payloads=self.payloads,
-                gates=InMemoryGates(World()),
-                latencies=InMemoryLatencies(World()),
-                backlogs=InMemoryBacklogs(World()),
-                vendors=self.vendors,
-                clock=self.store.clock,
-                telemetry=RecordingTelemetry(),
-                rand=lambda: 0.5,
-                token=lambda: next(self._tokens),
-                pause=lambda _: None,
-                lease_ms=100_000,
-            ),
-        )
-        assert decision == Acknowledge()
-        job = self.store.jobs.get(tenant, job_id)
-        assert job is not None
-        return job
-
-    def hit(self) -> Hit:
-        outcome = self.submit()
-        assert isinstance(outcome, Hit)
-        return outcome
 
 
 @pytest.fixture

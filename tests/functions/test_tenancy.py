@@ -161,6 +161,7 @@ def test_every_route_with_an_id_is_tried() -> None:
     assert with_ids - {("GET", "/models/<name>")} == tried
 
 
+@pytest.mark.proves(10, on="moto")
 @pytest.mark.parametrize(("method", "rule"), BY_ID)
 def test_id_of_another_tenant_is_as_an_unknown_one(  # case A03
     both: Api, acmes: dict[str, str], method: str, rule: str
@@ -196,6 +197,7 @@ def test_delivery_of_another_tenants_endpoint_is_unknown_at_ones_own(
     assert both.calls == calls_for_unknown
 
 
+@pytest.mark.proves(10, on="moto")
 def test_lists_of_another_tenant_show_nothing(both: Api, acmes: dict[str, str]) -> None:
     cursors = [None, {"after": acmes["job_id"]}, {"after": acmes["ended_id"]}]
 
@@ -223,6 +225,7 @@ FORMS: dict[str, Callable[[str], dict[str, Any]]] = {
 }
 
 
+@pytest.mark.proves(10, on="moto")
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("of_acme", ["open", "cached"])
 def test_same_request_of_another_tenant_is_as_if_nobody_had_asked(  # case A01

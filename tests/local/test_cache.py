@@ -57,6 +57,7 @@ def records(plant: Plant, subject: str) -> list[dict[str, str]]:
     return [record for record in found if record["subject"] == subject]
 
 
+@pytest.mark.proves(20)
 def test_model_is_invalidated_by_the_command_line(plant: Plant) -> None:
     prompt = f"By the command line {SECRET}"
     key = a_hit(plant, prompt)
@@ -81,6 +82,7 @@ def test_model_is_invalidated_by_the_command_line(plant: Plant) -> None:
     assert record["actor"].startswith("user:")
 
 
+@pytest.mark.proves(20)
 def test_model_is_invalidated_by_an_event(plant: Plant) -> None:
     prompt = "By an event"
     a_hit(plant, prompt)
@@ -104,6 +106,7 @@ def test_model_is_invalidated_by_an_event(plant: Plant) -> None:
     assert f"event:{answer['Entries'][0]['EventId']}" in actors
 
 
+@pytest.mark.proves(20)
 def test_key_is_invalidated_by_the_api_at_once(plant: Plant) -> None:
     key, other = a_hit(plant, "By the API"), a_hit(plant, "By nobody")
 

@@ -84,6 +84,7 @@ def as_a_response(client: httpx.Client, nonce: str) -> list[str]:
 FORMS = (alone, as_a_chat, alone, as_a_response, alone, as_a_chat, in_a_batch)
 
 
+@pytest.mark.proves(10)
 def test_everybody_of_a_crowd_gets_his_own_answer(plant: Plant) -> None:  # case A02
     partners = [plant.acme, plant.globex]
 

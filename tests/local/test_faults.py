@@ -51,6 +51,7 @@ def test_vendor_is_not_asked_before_its_retry_after(plant: Plant) -> None:
     assert row["started_at_epoch_ms"] >= error["at_epoch_ms"] + 3000
 
 
+@pytest.mark.proves(7)
 def test_connection_dropped_after_accepting_is_charged_once(plant: Plant) -> None:
     job_id = plant.submit("Dropped", {"drop": "after", "times": 1})
 
@@ -62,6 +63,7 @@ def test_connection_dropped_after_accepting_is_charged_once(plant: Plant) -> Non
     assert (seen["calls"], seen["charged"]) == (2, 1)
 
 
+@pytest.mark.proves(8)
 def test_calls_that_never_end_are_cut_at_their_total_timeout(plant: Plant) -> None:  # case V01
     faults: dict[str, dict[str, object]] = {
         "Drip": {"drip_s": 0.2},
@@ -85,6 +87,7 @@ def test_calls_that_never_end_are_cut_at_their_total_timeout(plant: Plant) -> No
 # ------------------------------------------------------------------------------------ cancelling
 
 
+@pytest.mark.proves(5)
 def test_cancel_during_a_slow_call_aborts_it_and_frees_the_lease(plant: Plant) -> None:
     job_id = plant.submit("Slow", {"delay_s": 50})
     plant.calls_begun("Slow")
@@ -105,6 +108,7 @@ def test_cancel_during_a_slow_call_aborts_it_and_frees_the_lease(plant: Plant) -
 # ------------------------------------------------------------------------------------ workers
 
 
+@pytest.mark.proves(1, 7)
 def test_job_of_a_worker_that_was_killed_in_mid_call_runs_again(plant: Plant) -> None:
     """The lease and `due_at` are set back in the tables instead of waiting for two minutes.
 
@@ -129,6 +133,7 @@ def test_job_of_a_worker_that_was_killed_in_mid_call_runs_again(plant: Plant) ->
 # ------------------------------------------------------------------------------------ messages
 
 
+@pytest.mark.proves(1)
 def test_lost_message_is_sent_again_by_the_sweeper(plant: Plant) -> None:
     with plant.lane_stopped("Batch"):
         job_id = plant.submit("Lost", model="heavy")
@@ -163,6 +168,7 @@ def test_parked_job_is_sent_by_the_sweeper_when_its_time_has_come(plant: Plant) 
     assert plant.calls("Parked")["calls"] == 2
 
 
+@pytest.mark.proves(15)
 def test_copies_of_a_message_make_no_second_call(plant: Plant) -> None:
     job_id = plant.submit("Copied", {"delay_s": 2})
     body = f'{{"tenant": "acme", "job_id": "{job_id}"}}'

@@ -122,6 +122,7 @@ def test_anthropic_vendor_runs_the_same_job(acme: httpx.Client) -> None:
     assert job["result"]["text"].startswith("You said: By the other wire")
 
 
+@pytest.mark.proves(2)
 def test_fifty_equal_requests_at_once_are_one_job_and_one_call(
     local: LocalStack, folder: Path, acme: httpx.Client
 ) -> None:
@@ -206,6 +207,7 @@ def test_any_change_of_the_work_is_another_job(acme: httpx.Client) -> None:
     assert len(ids) == len(changes)
 
 
+@pytest.mark.proves(10)
 def test_another_partners_job_is_the_same_as_an_unknown_one(
     acme: httpx.Client, globex: httpx.Client
 ) -> None:
@@ -220,6 +222,7 @@ def test_another_partners_job_is_the_same_as_an_unknown_one(
     assert {**others.json(), "request_id": ""} == {**unknown.json(), "request_id": ""}
 
 
+@pytest.mark.proves(10)
 def test_tenants_share_no_cache_entry(acme: httpx.Client, globex: httpx.Client) -> None:
     body = {"model": "demo-chat", "input": "Whose is it?"}
     ended(acme, acme.post("/jobs", json=body).json()["id"])
@@ -412,6 +415,7 @@ def test_vendor_errors_are_retried_until_it_works(local: LocalStack, acme: httpx
     assert vendor_calls(local, "Thrice") == 3
 
 
+@pytest.mark.proves(13)
 def test_refused_job_reaches_the_dead_letter_queue_with_its_reason(
     local: LocalStack, acme: httpx.Client
 ) -> None:

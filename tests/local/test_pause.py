@@ -51,6 +51,7 @@ def test_jobs_of_a_paused_lane_wait_or_are_moved(plant: Plant) -> None:
     assert plant.calls("It is moved")["calls"] == 1
 
 
+@pytest.mark.proves(14)
 @pytest.mark.parametrize(("subject", "copy_lives_s"), [("model:heavy", 1.5), ("tenant:acme", 5.0)])
 def test_job_behind_a_pause_is_parked_and_runs_after_a_resume(
     plant: Plant, subject: str, copy_lives_s: float

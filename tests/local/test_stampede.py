@@ -96,6 +96,7 @@ def refreshes(plant: Plant, cache_key: str, *, ended: int) -> list[dict[str, Any
     return plant.jobs_of(owner)
 
 
+@pytest.mark.proves(17, 18)
 def test_readers_of_two_partners_at_soft_expiry_cause_one_refresh(plant: Plant) -> None:
     cache_key = cached(plant, "At soft expiry")
     plant.entry_expires(cache_key, soft_in_s=1, hard_in_s=300)
@@ -112,6 +113,7 @@ def test_readers_of_two_partners_at_soft_expiry_cause_one_refresh(plant: Plant) 
     assert (refresh["attempts"], refresh["result_source"]) == (1, "vendor")
 
 
+@pytest.mark.proves(2, 9)
 def test_readers_at_hard_expiry_get_one_job(plant: Plant) -> None:
     cache_key = cached(plant, "At hard expiry")
     plant.entry_expires(cache_key, soft_in_s=-2, hard_in_s=-1)
@@ -127,6 +129,7 @@ def test_readers_at_hard_expiry_get_one_job(plant: Plant) -> None:
     assert plant.jobs_of(f"refresh#{cache_key}") == []
 
 
+@pytest.mark.proves(3)
 def test_hard_expiry_during_a_refresh_asks_the_vendor_once(plant: Plant) -> None:
     cache_key = cached(plant, "Refreshed too late")
     plant.entry_expires(cache_key, soft_in_s=-1, hard_in_s=300)
@@ -143,6 +146,7 @@ def test_hard_expiry_during_a_refresh_asks_the_vendor_once(plant: Plant) -> None
     assert plant.calls("Refreshed too late")["calls"] == 2
 
 
+@pytest.mark.proves(2)
 def test_readers_of_a_cold_key_get_one_job(plant: Plant) -> None:
     plant.vendor_fails("Cold", text=NEW)
 

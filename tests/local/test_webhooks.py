@@ -136,6 +136,7 @@ def until_delivery(acme: httpx.Client, webhook_id: str, **members: Any) -> dict[
     return found[0]
 
 
+@pytest.mark.proves(16)
 def test_job_is_told_to_the_endpoint_and_its_signature_is_verified(
     plant: Plant, acme: httpx.Client, server: Server
 ) -> None:
@@ -200,6 +201,7 @@ def test_both_secrets_sign_during_the_overlap_and_only_the_new_one_without(
     ]
 
 
+@pytest.mark.proves(16)
 def test_failed_delivery_is_tried_again_and_sent_again_by_hand(
     plant: Plant, acme: httpx.Client, server: Server
 ) -> None:
@@ -251,6 +253,7 @@ def test_410_disables_the_endpoint_until_a_test_succeeds(
     ]
 
 
+@pytest.mark.proves(10)
 def test_another_partner_sees_and_changes_none_of_it(
     plant: Plant, acme: httpx.Client, server: Server
 ) -> None:

@@ -1056,6 +1056,7 @@ def test_scenario_without_a_crash_calls_no_more_than_needed(scenario: Scenario) 
     assert stage.vendor.calls.total() == scenario.calls
 
 
+@pytest.mark.proves(1, 6, 16, on="moto")
 @pytest.mark.parametrize("name", sorted(ON_MOTO))
 def test_scenario_on_the_real_stores_and_their_stream_ends_alike(name: str) -> None:
     with mock_aws():

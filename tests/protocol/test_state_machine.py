@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -473,9 +474,11 @@ class TestStaleInMemory(StaleMachine.TestCase):
     settings = examples(300, 40)
 
 
+@pytest.mark.proves(1, 2, 5, 6, 16, on="moto")
 class TestOnMoto(OnMoto.TestCase):
     settings = examples(5, 20)
 
 
+@pytest.mark.proves(17, 20, 21, on="moto")
 class TestStaleOnMoto(StaleOnMoto.TestCase):
     settings = examples(4, 15)
