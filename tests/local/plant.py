@@ -72,9 +72,9 @@ class Plant:
     folder: Path
 
     def __post_init__(self) -> None:
-        self.sqs, self.dynamodb, self.functions = (
+        self.sqs, self.dynamodb, self.functions, self.logs = (
             emulator.client(service, self.local.endpoint_url)
-            for service in ("sqs", "dynamodb", "lambda")
+            for service in ("sqs", "dynamodb", "lambda", "logs")
         )
         self.acme, self.globex = (
             httpx.Client(
@@ -86,7 +86,8 @@ class Plant:
         )
 
     def close(self) -> None:
-        for client in (self.sqs, self.dynamodb, self.functions, self.acme, self.globex):
+        clients = (self.sqs, self.dynamodb, self.functions, self.logs, self.acme, self.globex)
+        for client in clients:
             client.close()
 
     def url(self, queue: str) -> str:
@@ -181,6 +182,15 @@ class Plant:
             ConsistentRead=True,
         )
         return [_values(item) for item in answer["Items"]]
+
+    def entry(self, cache_key: str) -> dict[str, Any]:
+        """The row of an entry."""
+        answer = self.dynamodb.get_item(
+            TableName=self.local.outputs["CacheTableName"],
+            Key=_item({"cache_key": cache_key}),
+            ConsistentRead=True,
+        )
+        return _values(answer["Item"])
 
     def entry_expires(self, cache_key: str, *, soft_in_s: float, hard_in_s: float) -> None:
         """Moves the entry's times to so long from now, as if they had been waited for."""
@@ -299,6 +309,13 @@ class Plant:
         for pid in workers:
             os.kill(pid, signal.SIGKILL)
         return len(workers)
+
+    def told(self, job_id: str) -> set[str]:
+        """The events that the workers have logged about a job."""
+        group = f"/aws/lambda/{self.local.outputs['RunJobFunctionName']}"
+        pages = self.logs.get_paginator("filter_log_events").paginate(logGroupName=group)
+        lines = [event["message"] for page in pages for event in page["events"]]
+        return {json.loads(line)["message"] for line in lines if f'"{job_id}"' in line}
 
     @property
     def _control(self) -> str:

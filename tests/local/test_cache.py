@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -120,6 +121,58 @@ def test_key_is_invalidated_by_the_api_at_once(plant: Plant) -> None:
     assert record["actor"].startswith("key:")
     plant.until(again["id"], "completed")
     assert asked(plant, "By the API")["cache"]["status"] == "hit"
+
+
+@pytest.mark.proves(11)
+@pytest.mark.parametrize(
+    "sim", [{"finish": "length"}, {"finish": "tool_calls"}, {"empty": True}], ids=str
+)
+def test_answer_that_is_not_whole_is_the_jobs_alone(plant: Plant, sim: dict[str, Any]) -> None:
+    options = {"sim": {**sim, "times": 1}}
+    body = {"model": "demo-chat", "input": f"Not whole: {sim}", "options": options}
+
+    first = plant.acme.post("/jobs", json=body).json()
+    plant.until(first["id"], "completed")
+    second = plant.acme.post("/jobs", json=body).json()
+    plant.until(second["id"], "completed")
+    third = plant.acme.post("/jobs", json=body).json()
+
+    assert [one["cache"]["status"] for one in (first, second, third)] == ["miss", "miss", "hit"]
+
+
+@pytest.mark.proves(19)
+def test_failed_refresh_leaves_the_old_answer(plant: Plant) -> None:
+    key = a_hit(plant, "Old but good")
+    plant.entry_expires(key, soft_in_s=-1, hard_in_s=300)
+    plant.vendor_fails("Old but good", status=400)
+
+    stale = asked(plant, "Old but good")
+    (refresh,) = plant.jobs_of(f"refresh#{key}")
+    assert wait_for(
+        lambda: plant.jobs_of(f"refresh#{key}")[0]["status"] == "failed", timeout_s=TIMEOUT_S
+    )
+    after = asked(plant, "Old but good")
+    plant.vendor_recovers()
+
+    assert refresh["status"] in {"queued", "processing", "failed"}
+    assert [one["cache"]["status"] for one in (stale, after)] == ["stale", "stale"]
+    assert after["result"] == stale["result"]
+
+
+@pytest.mark.proves(21)
+def test_every_answer_tells_the_age_of_its_entry_and_reading_moves_no_time(plant: Plant) -> None:
+    key = a_hit(plant, "How old?")
+    before = plant.entry(key)
+    stored_s = before["stored_at_epoch_ms"] / 1000
+    assert wait_for(lambda: time.time() > stored_s + 2, timeout_s=TIMEOUT_S)
+
+    submit = plant.acme.post("/jobs", json={"model": "demo-chat", "input": "How old?"})
+    fetch = plant.acme.get(f"/jobs/hit_{key}")
+
+    for answer in (submit, fetch):
+        assert 2 <= int(answer.headers["age"]) <= time.time() - stored_s
+        assert answer.json()["cache"]["age_s"] == int(answer.headers["age"])
+    assert plant.entry(key) == before
 
 
 def test_job_names_its_entry_and_a_tombstone_tells_its_time(plant: Plant) -> None:

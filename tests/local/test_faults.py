@@ -7,8 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
+from sluiceway_local.processes import wait_for
 
-from tests.local.plant import built
+from tests.local.plant import TIMEOUT_S, built
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,6 +50,16 @@ def test_vendor_is_not_asked_before_its_retry_after(plant: Plant) -> None:
     (error,) = row["last_errors"]
     assert error["code"] == "vendor_rate_limited"
     assert row["started_at_epoch_ms"] >= error["at_epoch_ms"] + 3000
+
+
+@pytest.mark.proves(6)
+def test_vendor_that_always_answers_500_is_asked_as_often_as_is_allowed(plant: Plant) -> None:
+    job_id = plant.submit("Always 500", {"status": 500})
+
+    row = plant.until(job_id, "failed", "dead_lettered")
+
+    assert (row["attempts"], row["error"]["code"]) == (4, "attempts_exhausted")
+    assert plant.calls("Always 500")["calls"] == 4
 
 
 @pytest.mark.proves(7)
@@ -130,6 +141,24 @@ def test_job_of_a_worker_that_was_killed_in_mid_call_runs_again(plant: Plant) ->
     assert (seen["calls"], seen["charged"]) == (2, 1)
 
 
+@pytest.mark.proves(4)
+def test_answer_that_comes_when_another_worker_has_finished_changes_nothing(plant: Plant) -> None:
+    job_id = plant.submit("Late", {"delay_s": 12, "text": "too late", "times": 1})
+    plant.calls_begun("Late")
+    plant.end_lease(job_id)
+    plant.set_back(job_id, "due_at_epoch_ms")
+    plant.sweep()
+    row = plant.until(job_id, "completed", "failed")
+    lease = plant.lease(job_id)
+
+    assert wait_for(lambda: "lease_lost" in plant.told(job_id), timeout_s=TIMEOUT_S, pause_s=0.5)
+
+    assert (row["status"], row["attempts"]) == ("completed", 2)
+    assert plant.row(job_id) == row
+    assert plant.lease(job_id) == lease
+    assert "too late" not in plant.acme.get(f"/jobs/{job_id}").json()["result"]["text"]
+
+
 # ------------------------------------------------------------------------------------ messages
 
 
@@ -183,3 +212,13 @@ def test_copies_of_a_message_make_no_second_call(plant: Plant) -> None:
 
     assert (row["status"], row["attempts"]) == ("completed", 1)
     assert plant.calls("Copied")["calls"] == 1
+
+
+@pytest.mark.proves(12)
+def test_jobs_for_whom_there_is_no_worker_wait_in_their_lane(plant: Plant) -> None:
+    jobs = [plant.submit(f"One of many {n}", {"delay_s": 1}, model="heavy") for n in range(15)]
+
+    rows = [plant.until(job_id, "completed", "failed") for job_id in jobs]
+
+    assert {(row["status"], row["receives"]) for row in rows} == {("completed", 1)}
+    assert plant.dead_letters() == []

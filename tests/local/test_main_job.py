@@ -428,13 +428,21 @@ def test_refused_job_reaches_the_dead_letter_queue_with_its_reason(
 
     def look() -> bool:
         answer = sqs.receive_message(
-            QueueUrl=local.outputs["DeadLetterQueueUrl"], VisibilityTimeout=1
+            QueueUrl=local.outputs["DeadLetterQueueUrl"],
+            VisibilityTimeout=1,
+            AttributeNames=["DeadLetterQueueSourceArn"],
         )
-        messages.extend(answer.get("Messages", []))
-        return any(json.loads(message["Body"])["job_id"] == job_id for message in messages)
+        found = answer.get("Messages", [])
+        messages.extend(one for one in found if json.loads(one["Body"])["job_id"] == job_id)
+        return bool(messages)
 
     assert job["error"]["code"] == "vendor_rejected"
     assert wait_for(look, timeout_s=DEADLINE_S)
+    lane = sqs.get_queue_attributes(
+        QueueUrl=local.outputs["InteractiveQueueUrl"], AttributeNames=["QueueArn"]
+    )
+    moved_from = messages[0]["Attributes"]["DeadLetterQueueSourceArn"]
+    assert moved_from == lane["Attributes"]["QueueArn"]
 
 
 def test_correlation_id_is_in_both_functions_logs_and_no_prompt_or_key_is(
@@ -503,12 +511,17 @@ def test_local_json_says_where_everything_is(local: LocalStack, folder: Path) ->
     assert written["endpoint_url"] == local.endpoint_url
 
 
-def test_workers_have_the_reserved_concurrency_of_the_template(local: LocalStack) -> None:
-    answer = emulator.client("lambda", local.endpoint_url).get_function_concurrency(
-        FunctionName=local.outputs["RunJobFunctionName"]
-    )
+@pytest.mark.proves(12)
+def test_lanes_caps_add_up_to_the_reserved_concurrency_of_the_workers(local: LocalStack) -> None:
+    functions = emulator.client("lambda", local.endpoint_url)
+    name = local.outputs["RunJobFunctionName"]
 
-    assert answer["ReservedConcurrentExecutions"] == 20
+    reserved = functions.get_function_concurrency(FunctionName=name)
+    mappings = functions.list_event_source_mappings(FunctionName=f"{name}:live")
+
+    caps = [one["ScalingConfig"]["MaximumConcurrency"] for one in mappings["EventSourceMappings"]]
+    assert sorted(caps) == [5, 15]
+    assert reserved["ReservedConcurrentExecutions"] == sum(caps)
 
 
 def test_down_stops_what_was_started_and_leaves_no_file(tmp_path: Path) -> None:
