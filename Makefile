@@ -20,7 +20,7 @@ SERVICES := appconfigdata dynamodb events lambda s3 scheduler secretsmanager sig
 export SAM_CLI_TELEMETRY := 0
 export PYTHONDONTWRITEBYTECODE := 1
 
-.PHONY: help demo test test-fast test-live check lint types imports template build trim audit scan openapi release-openapi release-rows dashboard bench bench-report lock clean
+.PHONY: help demo test test-fast test-live check lint types imports template build trim audit scan openapi release-openapi release-rows dashboard guarantees bench bench-report lock clean
 
 help: ## This list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -95,6 +95,9 @@ openapi: .venv/dev ## Make docs/openapi.json anew, and the copy that is served
 
 dashboard: .venv/dev ## Make the dashboard in template.yaml anew
 	@$(BIN)/python -m sluiceway_local.dashboard
+
+guarantees: .venv/dev ## Make the table of what tests prove in docs/local.md anew
+	@$(BIN)/python -m tests.guarantees
 
 release-openapi: openapi ## With a release: later documents have to agree with today's
 	@$(BIN)/python -m sluiceway_local.openapi release

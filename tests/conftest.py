@@ -18,6 +18,8 @@ from tests.live import switch
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytest_plugins = ("tests.guarantees",)
+
 REGION = "us-east-1"
 FOLDER = Path(__file__).parents[1] / ".sluiceway"
 """Whatever folder the tests are run from."""

@@ -38,7 +38,14 @@ BACK_ENDS = {
 """The columns of the table, and their heads."""
 
 KINDS = {"not_provable": "not provable", "different": "different", "remark": ""}
-"""What guarantees.toml may say of a cell. A remark belongs to one that has tests."""
+"""What a note of guarantees.toml may be. A remark is of cells that have tests, and others of cells
+that have none."""
+
+Cell = tuple[int, str]
+"""A guarantee's number, and a back end."""
+
+NO_TEST = "no test"
+"""It could be shown there, and nobody does."""
 
 _OF_PARAMETER = {
     "moto": "moto",
@@ -65,6 +72,14 @@ class Proof:
         return self.test.partition("[")[0]
 
 
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What is said of cells besides the number of their tests: one sentence in each line."""
+
+    kind: str
+    text: str
+
+
 # ------------------------------------------------------------------------------------ the tests
 
 
@@ -84,7 +99,7 @@ def _back_end(item: pytest.Item) -> str | None:
     parameters: Sequence[str] = callspec.id.split("-") if callspec else ()
     fixtures: Sequence[str] = getattr(item, "fixturenames", ())
     folder = item.path.relative_to(ROOT / "tests").parts[0]
-    told = (
+    told: tuple[tuple[Mapping[str, str | None], str], ...] = (
         *((_OF_PARAMETER, name) for name in parameters),
         *((_OF_FIXTURE, name) for name in fixtures),
         (_OF_FOLDER, folder),
@@ -111,7 +126,7 @@ PROOFS = pytest.StashKey[list[Proof]]()
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     proofs = {item: proof for item in items if (proof := proof_of(item))}
-    if config.args_source is pytest.Config.ArgsSource.TESTPATHS and not config.getoption("lf"):
+    if _collects_all(config):
         config.stash[PROOFS] = list(proofs.values())
     file = config.getoption("--proofs")
     if file:
@@ -125,6 +140,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         ]
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in set(left_out)]
+
+
+def _collects_all(config: pytest.Config) -> bool:
+    """Whether nothing is left out before the tests are collected."""
+    leave_out = ("lf", "ignore", "ignore_glob", "deselect")
+    return config.args_source is pytest.Config.ArgsSource.TESTPATHS and not any(
+        config.getoption(option, None) for option in leave_out
+    )
 
 
 def collected() -> list[Proof]:
@@ -157,18 +180,22 @@ def promises() -> dict[int, str]:
     return {int(number): title for number, title in found}
 
 
-def said() -> dict[tuple[int, str], tuple[str, str]]:
-    """What guarantees.toml says: by guarantee and back end a kind, and a text."""
-    tables: dict[str, dict[str, dict[str, str]]] = tomllib.loads(SAID.read_text("utf-8"))
-    return {
-        (int(number), back_end): (kind, " ".join(text.split()))
-        for number, cells in tables.items()
-        for back_end, cell in cells.items()
-        for kind, text in cell.items()
-    }
+def said() -> dict[Cell, list[Note]]:
+    """What guarantees.toml says, by cell."""
+    found: dict[Cell, list[Note]] = {}
+    for table in tomllib.loads(SAID.read_text("utf-8"))["note"]:
+        kinds = table.keys() - BACK_ENDS.keys()
+        if len(kinds) != 1 or not kinds <= KINDS.keys():
+            raise ValueError(f"a note is of one of {[*KINDS]}, and not of {sorted(kinds)}")
+        (kind,) = kinds
+        note = Note(kind, table[kind].strip())
+        for back_end in BACK_ENDS:
+            for number in table.get(back_end, ()):
+                found.setdefault((number, back_end), []).append(note)
+    return found
 
 
-def counts(proofs: Iterable[Proof]) -> dict[tuple[int, str], int]:
+def counts(proofs: Iterable[Proof]) -> dict[Cell, int]:
     """How many tests prove a guarantee on a back end, whatever their parameters."""
     tests = {
         (number, proof.back_end, proof.function)
@@ -176,28 +203,23 @@ def counts(proofs: Iterable[Proof]) -> dict[tuple[int, str], int]:
         for number in proof.guarantees
         if proof.back_end
     }
-    many: dict[tuple[int, str], int] = {}
+    many: dict[Cell, int] = {}
     for number, back_end, _ in tests:
         many[number, back_end] = many.get((number, back_end), 0) + 1
     return many
 
 
-def state(
-    cell: tuple[int, str],
-    many: Mapping[tuple[int, str], int],
-    told: Mapping[tuple[int, str], tuple[str, str]],
-) -> str:
-    """What the table says in a cell, but for its note."""
+def state(cell: Cell, many: Mapping[Cell, int], notes: Iterable[Note]) -> str:
+    """What the table says in a cell, but for the numbers of its notes."""
     if cell in many:
-        kind = "asked" if cell[1] == "aws" else "proven"
-        return f"{kind} ({many[cell]})"
-    return KINDS[told[cell][0]] if cell in told else "no test"
+        return f"{'asked, not run here' if cell[1] == 'aws' else 'proven'} ({many[cell]})"
+    return next((KINDS[note.kind] for note in notes if KINDS[note.kind]), NO_TEST)
 
 
 def table(proofs: Iterable[Proof]) -> str:
-    """The table and its notes. Equal notes are one."""
+    """The table and its notes."""
     many, told = counts(proofs), said()
-    notes: dict[str, int] = {}
+    numbered: dict[Note, int] = {}
     lines = [
         f"| guarantee | {' | '.join(BACK_ENDS.values())} |",
         f"| --- | {' | '.join('---' for _ in BACK_ENDS)} |",
@@ -205,14 +227,15 @@ def table(proofs: Iterable[Proof]) -> str:
     for number, title in promises().items():
         cells = []
         for back_end in BACK_ENDS:
-            cell = number, back_end
-            text = state(cell, many, told)
-            if cell in told:
-                note = notes.setdefault(told[cell][1], len(notes) + 1)
-                text += f", note {note}"
-            cells.append(text)
+            notes = told.get((number, back_end), [])
+            shown = [numbered.setdefault(note, len(numbered) + 1) for note in notes]
+            text = state((number, back_end), many, notes)
+            cells.append(", ".join([text, *(f"note {note}" for note in shown)]))
         lines.append(f"| {number}. {title} | {' | '.join(cells)} |")
-    listed = [f"{note}. {text}" for text, note in notes.items()]
+    listed = [
+        f"{number}. {note.text}".replace("\n", "\n" + " " * len(f"{number}. "))
+        for note, number in numbered.items()
+    ]
     return "\n".join([*lines, "", "Notes:", "", *listed])
 
 

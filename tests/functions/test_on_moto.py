@@ -103,7 +103,7 @@ def gateway(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gateway]:
         made.sqs.close()
 
 
-@pytest.mark.proves(8)
+@pytest.mark.proves(8, on="moto")
 @pytest.mark.parametrize("sim", [{"drip_s": 0.2}, {"hang": True}], ids=["drip", "hang"])
 def test_call_that_never_ends_is_cut(gateway: Gateway, sim: dict[str, Any]) -> None:  # case V01
     job_id = gateway.submit("It never ends", **sim)
@@ -117,7 +117,7 @@ def test_call_that_never_ends_is_cut(gateway: Gateway, sim: dict[str, Any]) -> N
     assert [error.code for error in job.last_errors] == ["vendor_timeout"]
 
 
-@pytest.mark.proves(13)
+@pytest.mark.proves(13, on="moto")
 def test_message_that_nobody_can_read_is_moved_by_the_queue_itself(gateway: Gateway) -> None:
     gateway.sqs.send_message(QueueUrl=gateway.url("InteractiveQueue"), MessageBody="not ours")
 
@@ -131,7 +131,7 @@ def test_message_that_nobody_can_read_is_moved_by_the_queue_itself(gateway: Gate
     assert gateway.sends == ["InteractiveQueue"]  # by this test
 
 
-@pytest.mark.proves(15)
+@pytest.mark.proves(15, on="moto")
 def test_copy_of_a_message_calls_nobody(gateway: Gateway) -> None:
     job_id = gateway.submit("Twice")
     body = json.dumps({"tenant": "acme", "job_id": job_id})

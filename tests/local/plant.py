@@ -311,11 +311,16 @@ class Plant:
         return len(workers)
 
     def told(self, job_id: str) -> set[str]:
-        """The events that the workers have logged about a job."""
-        group = f"/aws/lambda/{self.local.outputs['RunJobFunctionName']}"
-        pages = self.logs.get_paginator("filter_log_events").paginate(logGroupName=group)
-        lines = [event["message"] for page in pages for event in page["events"]]
-        return {json.loads(line)["message"] for line in lines if f'"{job_id}"' in line}
+        """The events that the functions have logged about a job."""
+        groups = self.logs.describe_log_groups()["logGroups"]
+        pages = self.logs.get_paginator("filter_log_events")
+        return {
+            json.loads(event["message"])["message"]
+            for group in groups
+            for page in pages.paginate(logGroupName=group["logGroupName"])
+            for event in page["events"]
+            if f'"job_id":"{job_id}"' in event["message"] and '"level"' in event["message"]
+        }
 
     @property
     def _control(self) -> str:

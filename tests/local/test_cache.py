@@ -163,7 +163,7 @@ def test_failed_refresh_leaves_the_old_answer(plant: Plant) -> None:
 def test_every_answer_tells_the_age_of_its_entry_and_reading_moves_no_time(plant: Plant) -> None:
     key = a_hit(plant, "How old?")
     before = plant.entry(key)
-    stored_s = before["stored_at_epoch_ms"] / 1000
+    stored_s = float(before["stored_at_epoch_ms"]) / 1000
     assert wait_for(lambda: time.time() > stored_s + 2, timeout_s=TIMEOUT_S)
 
     submit = plant.acme.post("/jobs", json={"model": "demo-chat", "input": "How old?"})
