@@ -37,15 +37,20 @@ BACK_ENDS = {
 }
 """The columns of the table, and their heads."""
 
-KINDS = {"not_provable": "not provable", "different": "different", "remark": ""}
-"""What a note of guarantees.toml may be. A remark is of cells that have tests, and others of cells
-that have none."""
+NO_TEST = "no test"
+"""It could be shown there, and nobody does."""
+
+KINDS = {
+    "not_provable": "not provable",
+    "different": "different",
+    "left_out": NO_TEST,
+    "remark": "",
+}
+"""What a note of guarantees.toml may be, and what it makes of its cells. A remark is of cells that
+have tests, and the others of cells that have none."""
 
 Cell = tuple[int, str]
 """A guarantee's number, and a back end."""
-
-NO_TEST = "no test"
-"""It could be shown there, and nobody does."""
 
 _OF_PARAMETER = {
     "moto": "moto",
