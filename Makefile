@@ -5,7 +5,7 @@ SHELL := /bin/sh
 PYTHON ?= python3
 BIN := .venv/bin
 SAM := .venv-sam/bin/sam
-# The template's Python, for `sam build`: on the PATH, or one that pyenv has. It is run to be sure:
+# The template's Python, for `sam build` and LocalStack: on the PATH, or one that pyenv has. It is run to be sure:
 # pyenv's own python3.13 on the PATH does nothing where another version is chosen.
 PYTHON313 ?= $(shell for python in python3.13 "$${PYENV_ROOT:-$$HOME/.pyenv}"/versions/3.13*/bin/python3.13; do \
 	"$$python" -c 'import sys; print(sys.executable)' 2>/dev/null && break; done)
@@ -20,7 +20,7 @@ SERVICES := appconfigdata dynamodb events lambda s3 scheduler secretsmanager sig
 export SAM_CLI_TELEMETRY := 0
 export PYTHONDONTWRITEBYTECODE := 1
 
-.PHONY: help demo test test-fast test-live check lint types imports template build trim audit scan openapi release-openapi release-rows dashboard guarantees bench bench-report lock clean
+.PHONY: help demo test test-fast test-localstack test-live check lint types imports template build trim audit scan openapi release-openapi release-rows dashboard guarantees bench bench-report lock clean
 
 help: ## This list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -28,11 +28,16 @@ help: ## This list
 demo: .venv/local ## Set up, and run the main job on a local stack
 	@$(BIN)/sluiceway demo
 
-test: .venv/dev build .venv-rie/installed ## Set up, and run all tests
+test: .venv/dev build .venv-localstack/installed .venv-rie/installed ## Set up, and run all tests
 	@$(BIN)/python -m pytest
 
 test-fast: .venv/dev ## The tests that need no whole stack and no build
 	@$(BIN)/python -m pytest -m "not slow"
+
+# With DynamoDB Local, which has the tables: so it needs Java and npm, too.
+test-localstack: .venv/dev .venv-localstack/installed ## The tests on LocalStack (needs a Python 3.13)
+	@$(BIN)/python -m pytest -ra tests/localstack
+	@$(BIN)/python -m pytest -ra tests/contract -k "localstack"
 
 # Nobody's CI runs it: it says what it makes and costs, and wants SLUICEWAY_LIVE_ACCOUNT.
 test-live: .venv/dev build ## Test a stack of its own in your AWS account, and delete it: about 0.10 USD
@@ -136,10 +141,12 @@ lock: .venv/dev ## Make the locks in requirements/ anew
 		--generate-hashes --no-emit-index-url --no-header --no-annotate rie.in -o rie.txt
 	cd requirements && ../$(BIN)/uv pip compile --quiet --universal --python-version 3.11 \
 		--generate-hashes --no-emit-index-url --no-header --no-annotate bench.in -o bench.txt
+	cd requirements && ../$(BIN)/uv pip compile --quiet --python-version 3.13 \
+		--generate-hashes --no-emit-index-url --no-header --no-annotate localstack.in -o localstack.txt
 
 clean: ## Remove what was made here
 	-@test ! -x $(BIN)/sluiceway || $(BIN)/sluiceway local down
-	rm -rf .venv .venv-bench .venv-rie .venv-sam .venv-scan .aws-sam .sluiceway .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-bench .venv-localstack .venv-rie .venv-sam .venv-scan .aws-sam .sluiceway .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv/python: Makefile
@@ -159,31 +166,18 @@ clean: ## Remove what was made here
 	@$(BIN)/python $(PIP) --no-deps --require-hashes -r requirements/dev.txt
 	@touch $@
 
-.venv-sam/installed: requirements/sam.txt
-	@echo "installing the SAM command line"
-	@test -x .venv-sam/bin/python || $(PYTHON) -m venv .venv-sam
-	@.venv-sam/bin/python $(PIP) --no-deps --require-hashes -r requirements/sam.txt
+.venv-sam/installed .venv-scan/installed .venv-bench/installed: .venv-%/installed: requirements/%.txt
+	@echo "installing what requirements/$*.in names"
+	@test -x .venv-$*/bin/python || $(PYTHON) -m venv .venv-$*
+	@.venv-$*/bin/python $(PIP) --no-deps --require-hashes -r $<
 	@touch $@
 
-.venv-scan/installed: requirements/scan.txt
-	@echo "installing the scanners"
-	@test -x .venv-scan/bin/python || $(PYTHON) -m venv .venv-scan
-	@.venv-scan/bin/python $(PIP) --no-deps --require-hashes -r requirements/scan.txt
-	@touch $@
-
-.venv-bench/installed: requirements/bench.txt
-	@echo "installing what the benchmarks need besides"
-	@test -x .venv-bench/bin/python || $(PYTHON) -m venv .venv-bench
-	@.venv-bench/bin/python $(PIP) --no-deps --require-hashes -r requirements/bench.txt
-	@touch $@
-
-# Without a Python 3.13 it is no target that was made, so it is made as soon as there is one.
-.venv-rie/installed: requirements/rie.txt
+# Without a Python 3.13 nothing is made, and the next run tries again.
+.venv-localstack/installed .venv-rie/installed: .venv-%/installed: requirements/%.txt
 	@python="$(PYTHON313)"; if test -z "$$python"; then \
-		echo "no Python 3.13 found: the tests in tests/rie skip"; \
+		echo "no Python 3.13 found: the tests in tests/$* skip"; \
 	else \
-		echo "installing AWS's runtime interface client"; \
-		test -x .venv-rie/bin/python || "$$python" -m venv .venv-rie || exit 1; \
-		.venv-rie/bin/python $(PIP) --no-deps --require-hashes -r requirements/rie.txt || exit 1; \
-		touch $@; \
+		echo "installing what requirements/$*.in names"; \
+		test -x .venv-$*/bin/python || "$$python" -m venv .venv-$* || exit 1; \
+		.venv-$*/bin/python $(PIP) --no-deps --require-hashes -r $< && touch $@; \
 	fi

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from sluiceway_local import dynamodb_local, processes
+from sluiceway_local import dynamodb_local, localstack, processes
 
 from tests.fakes import valkey_server
 from tests.fakes.in_memory import FakeClock, World
@@ -161,6 +161,19 @@ def dynamodb_local_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str
     finally:
         process.stop()
         processes.wait_for(lambda: _let_go(process), timeout_s=10)
+
+
+@pytest.fixture(scope="session")
+def localstack_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A LocalStack for the whole run; skips what needs it where it isn't installed, but in CI."""
+    reason = localstack.unavailable()
+    if reason is not None:
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(reason)
+    process, url = localstack.start(tmp_path_factory.mktemp("localstack") / "log")
+    try:
+        yield url
+    finally:
+        process.stop()
 
 
 @pytest.fixture(scope="session")
