@@ -5,7 +5,7 @@ SHELL := /bin/sh
 PYTHON ?= python3
 BIN := .venv/bin
 SAM := .venv-sam/bin/sam
-# The template's Python, for `sam build` and LocalStack: on the PATH, or one that pyenv has. It is run to be sure:
+# The template's Python, which LocalStack needs, too: on the PATH, or one that pyenv has. It is run to be sure:
 # pyenv's own python3.13 on the PATH does nothing where another version is chosen.
 PYTHON313 ?= $(shell for python in python3.13 "$${PYENV_ROOT:-$$HOME/.pyenv}"/versions/3.13*/bin/python3.13; do \
 	"$$python" -c 'import sys; print(sys.executable)' 2>/dev/null && break; done)
