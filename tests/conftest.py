@@ -174,6 +174,7 @@ def localstack_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield url
     finally:
         process.stop()
+        processes.wait_for(lambda: _let_go(process), timeout_s=10)
 
 
 @pytest.fixture(scope="session")
@@ -190,7 +191,7 @@ def valkey_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def _let_go(process: processes.Process) -> bool:
-    """Whether nothing is left of it: Java's first thread ends before the others do."""
+    """Whether nothing is left of it: the first thread may end before the others do."""
     process.alive()
     try:
         os.kill(process.pid, 0)

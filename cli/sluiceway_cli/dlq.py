@@ -6,6 +6,7 @@ job that can't be helped never stands in the way of the others.
 
 import time
 import uuid
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -35,7 +36,9 @@ OPERATOR = "operator"
 
 REDRIVE_MARGIN_MS = 1_000
 MAX_LOOKS = 5
-"""At a job that somebody else moves meanwhile."""
+"""At a job that somebody else moves meanwhile, and for messages that a task has hidden."""
+
+HIDDEN_POLL_S = 1.0
 
 A_REFRESH = "the job is a refresh: the readers of its entry renew it, and it is never redriven"
 
@@ -167,6 +170,8 @@ def redrive_all(operator: Operator, *, rate: int) -> Generator[Outcome]:
     plan = _Plan(operator)
     plan.wait_until_redrivable()
     failure = operator.letters.move_all(rate=rate)
+    if failure:
+        _wait_for_hidden(operator)
     if failure == SENT_BY_HAND:
         lanes = plan.lanes_of_what_is_left()
         if len(lanes) == 1:
@@ -177,6 +182,19 @@ def redrive_all(operator: Operator, *, rate: int) -> Generator[Outcome]:
         if _name(outcome) not in by_hand:
             operator.redriven(outcome)
         yield by_hand.get(_name(outcome), outcome)
+
+
+def _wait_for_hidden(operator: Operator) -> None:
+    """A task that failed has hidden what it couldn't move, for a second or two: so does LocalStack.
+
+    What somebody else hides for longer is not waited for, and is told as unseen.
+    """
+    for _ in range(MAX_LOOKS):
+        with operator.letters.look() as look:
+            deque(look, maxlen=0)
+        if not operator.letters.unseen:
+            return
+        operator.pause(HIDDEN_POLL_S)
 
 
 def redrive_jobs(operator: Operator, jobs: Mapping[str, Job | None], *, rate: int) -> list[Outcome]:

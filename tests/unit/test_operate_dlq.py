@@ -79,6 +79,9 @@ class Queues:
         self.tasks: list[dict[str, Any]] = []
         self.sent_by_hand: set[str] = set()
         """Job ids whose messages have no source."""
+        self.hides = False
+        """Whether a task that fails leaves the message hidden, until somebody waits."""
+        self.hidden: list[str] = []
         self._failure: str | None = None
 
     def __getattr__(self, name: str) -> Any:
@@ -113,9 +116,24 @@ class Queues:
                 assert work is not None
                 if work[1] in self.sent_by_hand and "DestinationArn" not in request:
                     self._failure = SENT_BY_HAND
+                    if self.hides:
+                        self._hide(message["ReceiptHandle"])
                     return
                 self.sent.append((request.get("DestinationArn", "its source"), work[1]))
                 self._client.delete_message(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
+
+    def _hide(self, receipt: str) -> None:
+        self.hidden.append(receipt)
+        self._client.change_message_visibility(
+            QueueUrl=self._urls["dead"], ReceiptHandle=receipt, VisibilityTimeout=60
+        )
+
+    def reveal(self) -> None:
+        """The time of what was hidden is over."""
+        while self.hidden:
+            self._client.change_message_visibility(
+                QueueUrl=self._urls["dead"], ReceiptHandle=self.hidden.pop(), VisibilityTimeout=0
+            )
 
 
 @dataclass
@@ -159,6 +177,7 @@ class Desk:
     def _pause(self, seconds: float) -> None:
         self.pauses.append(seconds)
         self.clock.advance(s=seconds)
+        self.queues.reveal()
 
     def _claimed_by(self, job: Job) -> str | None:
         claim = self.world.claims.get(job.job_key)
@@ -857,6 +876,19 @@ def test_redrive_names_the_lane_for_messages_that_somebody_sent(desk: Desk) -> N
     assert names(outcomes) == ["redriven"]
     assert desk.queues.tasks[1]["DestinationArn"].endswith(":batch")
     assert desk.count() == 0
+
+
+def test_redrive_waits_for_what_a_failed_task_has_hidden(desk: Desk) -> None:
+    desk.queues.moves_by_itself = True
+    desk.queues.hides = True
+    job = desk.put(dead(1, lane="batch"))
+    desk.queues.sent_by_hand = {job.job_id}
+
+    outcomes = desk.redrive_all()
+
+    assert names(outcomes) == ["redriven"]
+    assert [lane.rpartition(":")[2] for lane, _ in desk.queues.sent] == ["batch"]
+    assert (desk.count(), desk.letters.unseen) == (0, 0)
 
 
 def test_redrive_moves_by_hand_what_sqs_leaves_and_has_several_lanes(desk: Desk) -> None:
