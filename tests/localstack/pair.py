@@ -57,7 +57,7 @@ VISIBILITY_S = 28
 """Of the lanes. Each is shorter than the template's, and they fit together as those do: a message
 comes back when the lease of a dead worker can be taken over."""
 
-SECRET = "sluiceway/vendors/vendor"  # noqa: S105 - its name, as make_resources makes it
+SECRET = "sluiceway/vendors/vendor"
 CATALOGUE = """
 [service]
 hold_max_s = 1
@@ -459,9 +459,7 @@ def _finish(pair: Pair) -> None:
         )
     keys = DynamoDBPartnerKeys(Table(pair.clients["dynamodb"]), "PartnersTable")
     for tenant, scopes in (("acme", ("submit", "read", "cancel")), ("globex", ("submit", "read"))):
-        pair.keys[tenant], _ = create_key(
-            tenant, scopes, keys=keys, clock=bootstrap.SystemClock()
-        )
+        pair.keys[tenant], _ = create_key(tenant, scopes, keys=keys, clock=bootstrap.SystemClock())
     _write_local_json(pair)
 
 
@@ -469,7 +467,8 @@ def _write_local_json(pair: Pair) -> None:
     """For the command line. The endpoints are two, so they are left to its environment."""
     outputs = {f"{lane}QueueUrl": pair.url(lane) for lane in (*LANES, "DeadLetter", "Webhook")}
     outputs |= {
-        f"{table}TableName": f"{table}Table" for table in ("Jobs", "Cache", "Coordination", "Partners")
+        f"{table}TableName": f"{table}Table"
+        for table in ("Jobs", "Cache", "Coordination", "Partners")
     }
     target = {
         "api_url": "http://127.0.0.1:1",

@@ -172,7 +172,9 @@ def test_commands_do_what_the_console_can_not_and_a_message_sent_by_hand_stops_i
 
 
 @pytest.mark.parametrize("lane", LANES)
-def test_poison_message_ends_in_the_dead_letter_queue(pair: Pair, lane: str) -> None:  # case D09, T06
+def test_poison_message_ends_in_the_dead_letter_queue(
+    pair: Pair, lane: str
+) -> None:  # case D09, T06
     pair.sqs.send_message(QueueUrl=pair.url(lane), MessageBody="not ours")
     poller, receives = pair.poller(lane), 0
 

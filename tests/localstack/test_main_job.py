@@ -1,4 +1,4 @@
-"""The main job on LocalStack and DynamoDB Local: from a partner's request to the end that is told."""
+"""The main job on LocalStack and DynamoDB Local: from a request to the end that is told."""
 
 from __future__ import annotations
 
@@ -92,7 +92,9 @@ def test_fifty_equal_submits_at_once_are_one_job_and_one_call(pair: Pair) -> Non
     ['a\r\nb <&> "q"', "a\rb\nc", "𠀀 Ѱ 🙂 é e\u0301", HARD_CHARACTERS],
     ids=["line ends", "carriage return", "planes", "control characters"],
 )
-def test_text_reaches_the_vendor_as_it_was_sent(pair: Pair, text: str) -> None:  # case S05, S06, S07
+def test_text_reaches_the_vendor_as_it_was_sent(
+    pair: Pair, text: str
+) -> None:  # case S05, S06, S07
     job_id = pair.submit(text)
 
     row = pair.run(job_id)
@@ -176,7 +178,9 @@ def test_retry_comes_back_when_its_visibility_ends(pair: Pair) -> None:
 
 
 @pytest.mark.proves(1, 3, 7)
-def test_message_of_a_killed_worker_comes_back_and_its_job_ends(pair: Pair) -> None:  # case L01, L03
+def test_message_of_a_killed_worker_comes_back_and_its_job_ends(
+    pair: Pair,
+) -> None:  # case L01, L03
     job_id = pair.submit("Killed", options={"sim": {"delay_s": 3, "times": 1}})
     worker = pair.function("run_job", PART="killed")
     with ThreadPoolExecutor(1) as pool:
@@ -207,7 +211,7 @@ def test_message_of_a_cancelled_job_is_acknowledged(pair: Pair) -> None:
     assert pair.calls("Cancelled")["calls"] == 0
 
 
-# ------------------------------------------------------------------------------------ what got stuck
+# ------------------------------------------------------------------------------------ the sweeper
 
 
 @pytest.mark.proves(1)
