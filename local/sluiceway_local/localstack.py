@@ -51,6 +51,8 @@ def start(log: Path, environment: Path = ENVIRONMENT) -> tuple[Process, str]:
             SKIP_SSL_CERT_DOWNLOAD="1",
             DNS_ADDRESS="0",
             HOME=str(folder),
+            # In a container it would take itself for its own image, and write to its places there.
+            OVERRIDE_IN_DOCKER="0",
             FILESYSTEM_ROOT=str(folder / "localstack"),
             LOCALSTACK_VOLUME_DIR=str(folder / "localstack"),
         ),

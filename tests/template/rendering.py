@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
@@ -25,6 +26,9 @@ RESOURCES: dict[str, Any] = SOURCE["Resources"]
 PARAMETERS: dict[str, Any] = SOURCE["Parameters"]
 
 _ABSENT = object()
+
+_ALIAS = re.compile(r"\$\{(\w+)Aliaslive\}|\$\{(\w+)\.Arn\}:live")
+"""Other ways to say what everything calls in the place of a function."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +129,8 @@ class _Resolver:
                 return SOURCE["Mappings"][table][self._resolve(row)][column]
             case {"Fn::Sub": ["${Workers}", {"Workers": workers}]}:
                 return str(self._resolve(workers))
+            case {"Fn::Sub": str(text)} if alias := _ALIAS.fullmatch(text):
+                return alias_of(alias[1] or alias[2])
             case dict():
                 items = {key: self._resolve(item) for key, item in value.items()}
                 return {key: item for key, item in items.items() if item is not _ABSENT}
