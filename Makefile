@@ -36,8 +36,7 @@ test-fast: .venv/dev ## The tests that need no whole stack and no build
 
 # With DynamoDB Local, which has the tables: so it needs Java and npm, too.
 test-localstack: .venv/dev .venv-localstack/installed ## The tests on LocalStack (needs a Python 3.13)
-	@$(BIN)/python -m pytest -ra tests/localstack
-	@$(BIN)/python -m pytest -ra tests/contract -k "localstack"
+	@$(BIN)/python -m pytest tests/localstack tests/contract -k localstack
 
 # Nobody's CI runs it: it says what it makes and costs, and wants SLUICEWAY_LIVE_ACCOUNT.
 test-live: .venv/dev build ## Test a stack of its own in your AWS account, and delete it: about 0.10 USD
