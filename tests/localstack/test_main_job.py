@@ -189,10 +189,14 @@ def test_message_of_a_killed_worker_comes_back_and_its_job_ends(
         os.kill(worker.pid, signal.SIGKILL)
         assert isinstance(working.exception(), FunctionError)
     before = pair.row(job_id)
+    pair.send("Interactive", job_id)
+    copies = pair.poller("Interactive").once(wait_s=2)
+    meanwhile = pair.row(job_id)
 
     row = pair.run(job_id)
 
-    assert before["status"] == "processing"
+    assert (before["status"], copies) == ("processing", 1)
+    assert meanwhile == before  # the lease of the dead worker is nobody's yet
     assert (row["status"], row["attempts"], row["receives"]) == ("completed", 2, 2)
     assert row["fence"] == before["fence"] + 1
     assert row["started_at_epoch_ms"] >= before["started_at_epoch_ms"] + 26_000  # lease and skew
