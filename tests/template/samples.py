@@ -59,7 +59,7 @@ def _triggers_of(kind: str, of: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 def _function_of(reference: dict[str, Any]) -> str:
     (value,) = reference.values()
-    name: str = value[0] if isinstance(value, list) else value.partition(".")[0]
+    name: str = value[0] if isinstance(value, list) else value.strip("${}").partition(".")[0]
     return name
 
 
