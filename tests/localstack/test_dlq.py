@@ -52,15 +52,30 @@ class Dead:
 
     def replace_by_hand(self, job_id: str) -> None:
         """Sends the job's message to the queue, and deletes the one that SQS moved there."""
-        url, found = self.pair.url("DeadLetter"), False
-        for message in self.pair.sqs.receive_message(
-            QueueUrl=url, MaxNumberOfMessages=10, VisibilityTimeout=2
-        )["Messages"]:
+        url, found = self.pair.url("DeadLetter"), 0
+        for message in self.pair.sqs.receive_message(QueueUrl=url, MaxNumberOfMessages=10)[
+            "Messages"
+        ]:
+            handle = {"QueueUrl": url, "ReceiptHandle": message["ReceiptHandle"]}
             if json.loads(message["Body"])["job_id"] == job_id:
-                self.pair.sqs.delete_message(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
-                found = True
-        assert found
+                self.pair.sqs.delete_message(**handle)
+                found += 1
+            else:
+                self.pair.sqs.change_message_visibility(**handle, VisibilityTimeout=0)
+        assert found == 1
         self.pair.send("DeadLetter", job_id)
+
+    def wait_until_visible(self) -> None:
+        """A move that failed has hidden a message."""
+
+        def all_seen() -> bool:
+            attributes = self.pair.sqs.get_queue_attributes(
+                QueueUrl=self.pair.url("DeadLetter"),
+                AttributeNames=["ApproximateNumberOfMessagesNotVisible"],
+            )["Attributes"]
+            return bool(attributes["ApproximateNumberOfMessagesNotVisible"] == "0")
+
+        assert wait_for(all_seen, timeout_s=10)
 
     def wait_until_redrivable(self) -> None:
         """What comes within five seconds of the failure is a leftover."""
@@ -158,6 +173,7 @@ def test_commands_do_what_the_console_can_not_and_a_message_sent_by_hand_stops_i
     (first,) = dead.pair.cli("dlq", "redrive", one)["outcomes"]
     discarded = dead.pair.cli("dlq", "discard", other)
     task = dead.move_back()
+    dead.wait_until_visible()
     told = dead.pair.cli("dlq", "redrive", "--all")
     kept = {name: job_id for name, job_id in dead.jobs.items() if job_id != other}
     Dead(dead.pair, kept).work_until_completed()
