@@ -7,7 +7,9 @@ the calls that begin in any window of true time are at most
 
     rate x (window + life of a kept slot + what the clocks differ by) + burst
 
-and the same of their tokens, whether the gate has one of the two limits or both.
+and the same of their tokens, whether the gate has one of the two limits or both. Tokens that are
+given back may come once more, a minute's at most, when their line rested after the call's slot: the
+row doesn't say that it did.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from sluiceway.adapters.dynamodb import Table, from_item
 from sluiceway.adapters.dynamodb_gates import DynamoDBGates, gate_of
@@ -71,6 +73,7 @@ class Call:
     ticket: Ticket
     tokens: int
     settled: bool = False
+    given_back: int = 0
 
 
 WHAT = ("take", "take", "take", "keep", "keep", "close", "outage", "worked", "settle")
@@ -220,7 +223,7 @@ class Play:
         elif not call.settled:
             unused = call.tokens // 2 * (turn.part % 3)
             gates.settle(key, limits, ticket, tokens=unused, now_ms=now_ms)
-            call.settled, call.tokens = True, call.tokens - unused
+            call.settled, call.given_back, call.tokens = True, unused, call.tokens - unused
 
 
 def worst_excess(
@@ -254,7 +257,26 @@ def test_no_window_holds_more_calls_or_tokens_than_the_gate_promises(
     keep_the_promise(calls, limits, skews)
 
 
+GIVEN_BACK_BEFORE_A_REST = [
+    Turn(0, 0, "take", 740, 0, amid=False, part=3, times=4),
+    Turn(0, 0, "take", 0, 0, amid=False, part=0, times=2),
+    Turn(0, 0, "take", 540, 0, amid=True, part=0, times=11),
+    Turn(0, 0, "take", 540, 0, amid=False, part=0, times=1),
+    Turn(0, 0, "take", 80, 294, amid=True, part=0, times=8),
+    Turn(3, 194, "take", 142, 0, amid=False, part=4, times=6),
+    Turn(0, 414, "take", 238, 4937, amid=False, part=5, times=6),
+    Turn(3, 4059, "take", 5000, 72, amid=False, part=5, times=10),
+    Turn(2, 0, "take", 740, 0, amid=False, part=3, times=4),
+    Turn(3, 399, "take", 264, 0, amid=False, part=3, times=5),
+    Turn(1, 229, "settle", 600, 0, amid=False, part=5, times=8),
+    Turn(2, 87, "settle", 277, 0, amid=True, part=4, times=2),
+    Turn(1, 200, "take", 966, 0, amid=True, part=1, times=12),
+]
+"""The line for requests is so long that tokens are saved up again before what comes back counts."""
+
+
 @settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
+@example(limits=Limits(7, 600, 3), skews=[0] * WORKERS, turns=GIVEN_BACK_BEFORE_A_REST)
 @given(limits=BOTH_LIMITS, skews=SKEWS, turns=turns_of(*MOSTLY_TAKES))
 def test_no_window_holds_more_calls_and_tokens_than_a_gate_with_both_limits_promises(
     moto_client: DynamoDBClient, table: str, limits: Limits, skews: list[int], turns: list[Turn]
@@ -273,7 +295,8 @@ def keep_the_promise(calls: list[Call], limits: Limits, skews: list[int]) -> Non
     if limits.tokens_per_minute:
         tokens = [(call.at_ms, call.tokens) for call in calls]
         of_a_minute = limits.tokens_per_minute
-        assert worst_excess(tokens, of_a_minute, slack_ms, of_a_minute) <= 0
+        again = min(of_a_minute, sum(call.given_back for call in calls))
+        assert worst_excess(tokens, of_a_minute, slack_ms, of_a_minute + again) <= 0
 
 
 @pytest.mark.parametrize(
