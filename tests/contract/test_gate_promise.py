@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from sluiceway.adapters import dynamodb_gates
 from sluiceway.adapters.dynamodb import Table, from_item
 from sluiceway.adapters.dynamodb_gates import DynamoDBGates, gate_of
 from sluiceway.domain.gate import FURTHEST_SLOT_MS, OPEN_AFTER_FAILURES, Limits, Shut
@@ -363,11 +364,12 @@ def test_workers_with_old_copies_get_the_slots_of_one_who_sees_all(
     workers = [DynamoDBGates(Table(moto_client), table) for _ in range(WORKERS)]
     world = World()
     one = InMemoryGates(world)
-    now_ms, before = NOW_MS, 0
+    now_ms, before, given_back_ms = NOW_MS, 0, 0
 
     for take in takes:
         now_ms += take.after_ms
         tokens = limits.tokens_per_minute * take.thirtieths // 30
+        gate = world.gates.get(key)
         taken = [
             gates.take(
                 key,
@@ -379,10 +381,16 @@ def test_workers_with_old_copies_get_the_slots_of_one_who_sees_all(
             )
             for gates in (workers[take.worker], one)
         ]
+        if isinstance(taken[0], Shut) and taken[0].far and gate and isinstance(taken[1], Ticket):
+            # A copy that was far away is believed for its life, whoever gives back meanwhile.
+            assert now_ms - given_back_ms < dynamodb_gates._COPY_LIVES_MS
+            world.gates[key] = gate
+            continue
         assert taken[0] == taken[1]
         item = moto_client.get_item(TableName=table, Key={"coordination_key": {"S": key}})["Item"]
         assert gate_of(from_item(item)) == world.gates[key]
         if isinstance(taken[0], Ticket):
             for gates in (workers[take.worker], one):
                 gates.settle(key, limits, taken[0], tokens=take.unused * before, now_ms=now_ms)
+            given_back_ms = now_ms if take.unused > 0 else given_back_ms
             before = tokens
