@@ -20,7 +20,7 @@ from sluiceway.domain import api_key
 from sluiceway.ports import PartnerKey
 from sluiceway_local import deploy, emulator
 
-from tests.functions.stage import EVENTS
+from tests.functions.stage import EVENTS, SIMULATED
 from tests.rie import runtime
 from tests.template.calls import make_resources
 from tests.template.rendering import render
@@ -40,17 +40,7 @@ API_KEY = "swk_" + "BwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwc"
 """Of acme, in the sample events."""
 
 VENDOR_KEY = "sk-mark-of-the-vendor-key"
-CATALOGUE = """
-[vendors.simulator]
-base_url = "{url}"
-api_key_secret = "sluiceway/vendors/vendor"
-
-[models.demo-chat]
-vendor = "simulator"
-vendor_model = "sim-chat-1"
-version = "1"
-timeout_s = {{ min = 1.0, max = 60.0 }}
-"""
+CATALOGUE = SIMULATED + "timeout_s = {{ min = 1.0, max = 60.0 }}\n"
 
 
 @dataclass(frozen=True, slots=True)
