@@ -1,11 +1,13 @@
 """The partner API, as the command line uses it."""
 
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 
 TIMEOUT_S = 60.0
 DEFAULT_RETRY_AFTER_S = 1.0
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 class ApiError(Exception):
@@ -30,6 +32,8 @@ class Api:
             headers={"authorization": f"Bearer {key}"},
             timeout=TIMEOUT_S,
             transport=transport,
+            # No proxy of the environment reaches our own loopback.
+            trust_env=urlsplit(base_url).hostname not in LOOPBACK,
         )
         self.retry_after_s = DEFAULT_RETRY_AFTER_S
         """What the last answer said of when to ask again."""

@@ -9,11 +9,12 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
 import boto3
+import botocore.session
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 from sluiceway.adapters.dynamodb import Table, to_item
@@ -74,6 +75,29 @@ KEY_VARIABLE = "SLUICEWAY_API_KEY"
 URL_VARIABLE = "SLUICEWAY_API_URL"
 
 _PATIENT = Config(connect_timeout=3, retries={"mode": "standard", "total_max_attempts": 2})
+
+
+@cache
+def emulator_session() -> Any:
+    """A session of boto3 that makes the clients of an emulator.
+
+    It reads nothing of the user's AWS: a profile that there isn't, or settings that an emulator
+    knows nothing of, must not matter.
+    """
+    nothing = (None, None, None, None)
+    no_file = (None, None, os.devnull, None)
+    session = botocore.session.Session(
+        session_vars={
+            "profile": nothing,
+            "config_file": no_file,
+            "credentials_file": no_file,
+            "use_fips_endpoint": nothing,
+            "use_dualstack_endpoint": nothing,
+        }
+    )
+    session.set_default_client_config(Config(proxies={}))  # none of them reaches our loopback
+    session.set_credentials("test", "test")
+    return boto3.Session(botocore_session=session)
 
 
 class Quiet:
@@ -151,13 +175,11 @@ class Target:
         """A client of the installation's AWS services."""
         if self.endpoint_url is None:
             return boto3.client(service, config=config)
-        return boto3.client(
+        return emulator_session().client(
             service,
             config=config,
             endpoint_url=self.endpoint_url,
             region_name=self.region,
-            aws_access_key_id="test",
-            aws_secret_access_key="test",  # noqa: S106 - the emulator's
         )
 
     def partner_keys(self) -> PartnerKeys:

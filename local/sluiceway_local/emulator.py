@@ -14,11 +14,15 @@ from typing import Any
 
 from botocore.config import Config
 from localstack_client.session import Session
+from sluiceway_cli.target import emulator_session
 
 from sluiceway_local import processes
 from sluiceway_local.processes import REGION, Process
 
 START_TIMEOUT_S = 60.0
+
+direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+"""Opens addresses of this machine, past the proxies of the environment."""
 
 
 def start(port: int, log: Path, *, python: str = sys.executable) -> Process:
@@ -62,9 +66,7 @@ def wait_until_ready(process: Process, port: int, log: Path) -> None:
 def healthy(endpoint_url: str) -> bool:
     """Whether an emulator answers there."""
     try:
-        with urllib.request.urlopen(  # noqa: S310 - our own loopback address
-            f"{endpoint_url}/_ministack/health", timeout=2
-        ) as answer:
+        with direct.open(f"{endpoint_url}/_ministack/health", timeout=2) as answer:
             return bool(answer.status == 200)  # noqa: PLR2004
     except (OSError, urllib.error.URLError):
         return False
@@ -84,16 +86,27 @@ def free_port() -> int:
         return port
 
 
+class _Session(Session):  # type: ignore[misc]  # it has no types
+    """Of clients that go to one address, and nowhere else.
+
+    Alone it prefers AWS_ENDPOINT_URL, which may be another stack's or AWS's, and boto3's default
+    session, which reads the user's profile.
+    """
+
+    def __init__(self, endpoint_url: str) -> None:
+        super().__init__("test", "test", None, REGION)
+        self.endpoint_url = endpoint_url
+
+    def client(self, service_name: str, **kwargs: Any) -> Any:
+        return emulator_session().client(
+            service_name,
+            **{**kwargs, "region_name": self.region_name, "endpoint_url": self.endpoint_url},
+        )
+
+
 def client(service: str, endpoint_url: str) -> Any:
     """A client of the emulator, with credentials that open nothing else."""
-    session = Session(
-        aws_access_key_id="test",
-        aws_secret_access_key="test",  # noqa: S106 - the emulator's
-        aws_session_token=None,
-        region_name=REGION,
-        localstack_host=endpoint_url.removeprefix("http://"),
-    )
-    return session.client(
+    return _Session(endpoint_url).client(
         service,
         config=Config(retries={"mode": "standard", "total_max_attempts": 3}, read_timeout=120),
     )
