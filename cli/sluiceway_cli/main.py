@@ -287,7 +287,7 @@ def local_up(
             return
         if not as_json:
             click.echo("Ctrl-C stops it." + (" Saves are deployed." if watch else ""))
-        with contextlib.suppress(KeyboardInterrupt):
+        try:
             if watch:
                 local_stack.watch(
                     source,
@@ -298,11 +298,17 @@ def local_up(
                 )
             else:
                 local_stack.stay(source)
-        local_stack.down()
+        except KeyboardInterrupt:
+            local_stack.down()
+        else:
+            click.echo("The emulator has ended.", err=True)
+            local_stack.clear()
 
 
 def _tell_as_json(told: "Told") -> None:
-    console.print_json({"changed": told.changed, **asdict(told.outcome), "took_s": told.took_s})
+    outcome = asdict(told.outcome)
+    del outcome["begun"]  # for us alone
+    console.print_json({"changed": told.changed, **outcome, "took_s": told.took_s})
 
 
 def _tell(told: "Told") -> None:

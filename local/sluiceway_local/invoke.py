@@ -28,6 +28,9 @@ from sluiceway_local.poller import Context, Poller
 WAIT_S = 1
 """For a message of one queue, before the next is looked at."""
 
+SHOWN_SAMPLES = 3
+"""Of those that a function has."""
+
 Handler = Callable[[dict[str, Any], Any], Any]
 
 
@@ -90,18 +93,12 @@ def find(name: str, source: deploy.Source, folder: Path = state.FOLDER) -> Funct
 
 def environment(function: Function, ours: Mapping[str, str]) -> dict[str, str]:
     """What the handler's process has: of AWS's variables those of the emulator and no others."""
-    return {
-        **{name: value for name, value in ours.items() if not name.startswith("AWS_")},
-        **{
-            name: value
-            for name, value in processes.clean_environment().items()
-            if name.startswith("AWS_")
-        },
-        "AWS_REGION": processes.REGION,
-        "AWS_LAMBDA_FUNCTION_NAME": function.physical_name,
+    return processes.emulator_environment(
+        ours,
+        function.endpoint_url,
+        AWS_LAMBDA_FUNCTION_NAME=function.physical_name,
         **function.environment,
-        "AWS_ENDPOINT_URL": function.endpoint_url,
-    }
+    )
 
 
 def load(function: Function) -> Handler:
@@ -135,11 +132,14 @@ def event(function: Function, file: str | None, text: str | None = None) -> Any:
         except OSError as error:
             if file is not None:
                 raise RuntimeError(f"{file}: {error.strerror}") from None
-            others = [f"events/{one.name}" for one in sorted(samples.glob(f"{function.name}_*"))]
+            near = sorted(samples.glob(f"{function.name}_*"))
+            others = [f"events/{one.name}" for one in near[:SHOWN_SAMPLES]]
             hint = f", such as {' or '.join(others)}" if others else ""
             raise RuntimeError(
                 f"{function.name} has no sample of its own; give --event{hint}"
             ) from None
+        except UnicodeDecodeError as error:
+            raise RuntimeError(f"{path}: it is no UTF-8: {error.reason}") from None
     try:
         return _of_this_stack(json.loads(text), function.queues)
     except json.JSONDecodeError as error:
@@ -149,9 +149,9 @@ def event(function: Function, file: str | None, text: str | None = None) -> Any:
 
 def _of_this_stack(event: Any, queues: Mapping[str, str]) -> Any:
     """The event, with this stack's queues in place of those that a sample names."""
-    records = event.get("Records", []) if isinstance(event, dict) else []
-    for record in records:
-        arn = record.get("eventSourceARN", "") if isinstance(record, dict) else ""
+    records = event.get("Records") if isinstance(event, dict) else None
+    for record in records if isinstance(records, list) else []:
+        arn = str(record.get("eventSourceARN", "")) if isinstance(record, dict) else ""
         before, colon, name = arn.rpartition(":")
         found = re.search(r"-(\w+Queue)-", name)
         if ":sqs:" in arn and found and found[1] in queues:

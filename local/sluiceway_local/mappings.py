@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from botocore.exceptions import ClientError
+from botocore.exceptions import BotoCoreError, ClientError
 
 from sluiceway_local import emulator, processes, state
 from sluiceway_local.processes import Process
@@ -95,6 +95,9 @@ def _given_back(file: Path, endpoint_url: str) -> Iterator[None]:
         if guard.stdin is not None:
             guard.stdin.close()
         guard.wait()
+        if file.exists():  # somebody killed the guard
+            with suppress(BotoCoreError):  # the stack has ended
+                enable(file, endpoint_url)
 
 
 def enable(file: Path, endpoint_url: str) -> None:

@@ -83,17 +83,53 @@ def clean_environment(**extra: str) -> dict[str, str]:
     }
 
 
+def emulator_environment(
+    ours: Mapping[str, str], endpoint_url: str, **extra: str
+) -> dict[str, str]:
+    """Ours for code that calls AWS: it comes to the emulator and nowhere else."""
+    kept = {
+        name: value
+        for name, value in ours.items()
+        if not name.startswith("AWS_") and not name.lower().endswith("_proxy")
+    }
+    emulated = {
+        name: value for name, value in clean_environment().items() if name.startswith("AWS_")
+    }
+    return {
+        **kept,
+        **emulated,
+        "AWS_REGION": REGION,
+        **extra,
+        "AWS_ENDPOINT_URL": endpoint_url,
+    }
+
+
 REGION = "us-east-1"
 """Of the local stack."""
 
 
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+"""Another one after each boot, on Linux."""
+
+
 def _birth(pid: int) -> str:
-    """When the process started, as `ps` tells it; "" when there is none or only its remains."""
+    """When the process started; "" when there is none or only its remains.
+
+    Linux counts from its boot, so that a clock that is set later changes nothing.
+    """
+    if _BOOT.exists():
+        try:
+            told = Path(f"/proc/{pid}/stat").read_text("utf-8", errors="replace")
+        except OSError:
+            return ""
+        after_name = told.rpartition(")")[2].split()
+        return "" if after_name[0] == "Z" else f"{after_name[19]} {_BOOT.read_text().strip()}"
     shown = subprocess.run(  # noqa: S603 - a number
         ["/bin/ps", "-o", "state=,lstart=", "-p", str(pid)],
         capture_output=True,
         text=True,
         check=False,
+        env={"LC_ALL": "C", "TZ": "UTC0"},
     ).stdout.strip()
     state, _, born = shown.partition(" ")
     return "" if state.startswith("Z") else born.strip()

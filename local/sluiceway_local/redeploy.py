@@ -47,6 +47,8 @@ class Outcome:
     """In words; empty when the stack has nothing of what changed."""
     faults: list[str] = field(default_factory=list)
     """Why nothing was deployed, with file and line where there is one."""
+    begun: bool = False
+    """Whether the stack may have changed, also if it failed."""
     moved_to: str = ""
     """The API's address, if it is another one now."""
 
@@ -113,6 +115,9 @@ def import_faults(root: Path, changed: Iterable[str], functions: Iterable[str]) 
                     yield f"{_place(error, root)}{type(error).__name__}: {error}"
     for name in functions:
         path = root / "functions" / name / "app.py"
+        if not path.is_file():
+            yield f"functions/{name}/app.py: there is none"
+            continue
         sys.path.insert(0, str(path.parent))
         try:
             if "handler" not in runpy.run_path(str(path)):
@@ -158,7 +163,10 @@ def redeploy(request: Request) -> Outcome:
     started = functions if everything else [name for name in functions if name in deployed]
     if faults := list(import_faults(root, request.changed, started)):
         return Outcome(faults=faults)
-    from sluiceway_local import stack, state  # noqa: PLC0415 - imports the library, which is checked now
+    # They import the library, which is checked now.
+    from sluiceway.domain.errors import ConfigurationError  # noqa: PLC0415
+
+    from sluiceway_local import stack, state  # noqa: PLC0415
 
     before = state.read(Path(request.folder))
     try:
@@ -169,9 +177,10 @@ def redeploy(request: Request) -> Outcome:
             folder=Path(request.folder),
         )
     except Exception as error:  # noqa: BLE001 - the boundary: it is told, and the next save goes on
-        return Outcome(faults=[str(error) or type(error).__name__])
+        refused = isinstance(error, (state.BusyError, ConfigurationError))
+        return Outcome(faults=[str(error) or type(error).__name__], begun=not refused)
     moved = before is None or before.api_url != local.api_url
-    return Outcome(deployed=deployed, moved_to=local.api_url if moved else "")
+    return Outcome(deployed=deployed, begun=True, moved_to=local.api_url if moved else "")
 
 
 def _template(root: Path) -> dict[str, Any] | None:

@@ -25,6 +25,7 @@ from sluiceway_cli.target import Target
 from sluiceway_local import deploy, emulator, mappings, processes, pythons, state
 from sluiceway_local import watch as watching
 from sluiceway_local.processes import REGION, Process
+from sluiceway_local.redeploy import Outcome
 from sluiceway_local.state import LocalStack, Running
 
 STACK = "sluiceway-local"
@@ -151,6 +152,12 @@ def down(folder: Path = state.FOLDER) -> list[str]:
         return sorted(running.processes)
 
 
+def clear(folder: Path = state.FOLDER) -> None:
+    """`down` after the emulator's end, unless a `down` is at it, which has ended it."""
+    with contextlib.suppress(state.BusyError):
+        down(folder)
+
+
 def running(folder: Path = state.FOLDER) -> LocalStack | None:
     """The stack of this folder, if it runs."""
     alive = "emulator" in _still_running(state.read_running(folder)).processes
@@ -174,9 +181,17 @@ def watch(
     folder: Path = state.FOLDER,
 ) -> None:
     """Deploys again what changes in `files`; returns as `stay` does."""
+    now = state.read(folder)
+    endpoint_url = now.endpoint_url if now else ""
+
+    def deploy_apart(changed: list[str]) -> Outcome:
+        return watching.deploy_apart(
+            files, changed, endpoint_url=endpoint_url, vendor_url=vendor_url, folder=folder
+        )
+
     watching.follow(
         files,
-        lambda changed: watching.deploy_apart(files, changed, vendor_url=vendor_url, folder=folder),
+        deploy_apart,
         deployed=deployed,
         alive=_tended(source, folder),
         tell=tell,

@@ -66,15 +66,19 @@ def write_running(running: Running, folder: Path = FOLDER) -> None:
     )
 
 
+class BusyError(RuntimeError):
+    """Another process is at work on the stack of this folder."""
+
+
 @contextmanager
 def locked(folder: Path = FOLDER) -> Iterator[None]:
-    """One `up` or `down` at a time in a folder. Raises RuntimeError while another is at it."""
+    """One `up` or `down` at a time in a folder. Raises BusyError while another is at it."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise RuntimeError("another `sluiceway local` is at work in this folder") from None
+            raise BusyError("another `sluiceway local` is at work in this folder") from None
         yield
 
 

@@ -16,10 +16,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from sluiceway_local import processes
 from sluiceway_local.redeploy import LIBRARY, TEMPLATE, Outcome, Request
 
 PAUSE_S = 0.25
 """Between two looks; files that are still as they were at the last one are taken for written."""
+
+_UNKNOWN = "unknown"
+"""In the place of a digest, which it never equals."""
 
 Look = Callable[[], dict[str, str]]
 """Gives a digest for each file."""
@@ -95,7 +99,8 @@ def follow(
     """Deploys each time when files have changed and stay as they are; returns when not `alive`.
 
     `deployed` is how they looked before the last deployment began.
-    What failed is tried again with the next change, together with it.
+    What failed is tried again with the next change, together with it. When it had begun, nobody
+    knows what the stack has of it, so that change may be the way back to what was deployed before.
     """
     tried = deployed
     while alive():
@@ -112,6 +117,8 @@ def follow(
         outcome = deploy(changed)
         if not outcome.faults:
             deployed = now
+        elif outcome.begun:
+            deployed = {**deployed, **dict.fromkeys(changed, _UNKNOWN)}
         tell(Told(changed, outcome, clock() - began))
 
 
@@ -125,9 +132,12 @@ def _at_rest(now: dict[str, str], look: Look, pause: Callable[[], None]) -> dict
 
 
 def deploy_apart(
-    files: Files, changed: list[str], *, vendor_url: str | None, folder: Path
+    files: Files, changed: list[str], *, endpoint_url: str, vendor_url: str | None, folder: Path
 ) -> Outcome:
-    """Deploys in another process, which has the library as it is now."""
+    """Deploys in another process, which has the library as it is now.
+
+    It imports what was saved, so it has nothing of the user's AWS, as on the emulator.
+    """
     catalogue = None if files.catalogue is None else files.name(files.catalogue)
     request = Request(
         root=str(files.root),
@@ -140,12 +150,12 @@ def deploy_apart(
     done = subprocess.run(
         [sys.executable, "-m", "sluiceway_local.redeploy"],
         input=json.dumps(asdict(request)),
-        env={**os.environ, "PYTHONPATH": path},
+        env=processes.emulator_environment(os.environ, endpoint_url) | {"PYTHONPATH": path},
         capture_output=True,
         text=True,
         check=False,
     )
     if done.returncode:
         told = done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"]
-        return Outcome(faults=[told[-1]])
+        return Outcome(faults=[told[-1]], begun=True)
     return Outcome(**json.loads(done.stdout))

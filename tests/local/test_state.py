@@ -40,6 +40,27 @@ def test_lock_lets_one_at_a_time_into_a_folder(tmp_path: Path) -> None:
         pass
 
 
+def test_end_of_the_emulator_is_no_fault_of_whoever_waited_for_it(tmp_path: Path) -> None:
+    with state.locked(tmp_path):  # by a `down`
+        stack.clear(tmp_path)
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_process_is_known_in_every_time_zone(
+    sleeper: Process,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    there: bool,  # noqa: FBT001
+) -> None:
+    if not there:
+        monkeypatch.setattr(processes, "_BOOT", tmp_path / "none")  # as on macOS
+    known = processes.Process(sleeper.pid, born_of(sleeper.pid), sleeper.program)
+
+    monkeypatch.setenv("TZ", "Pacific/Apia")
+
+    assert known.alive()
+
+
 def test_up_that_fails_still_knows_what_an_earlier_one_started(
     tmp_path: Path, sleeper: Process
 ) -> None:

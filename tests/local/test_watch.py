@@ -94,12 +94,17 @@ class Desk:
 
 
 def environment(root: Path) -> dict[str, str]:
+    """Of a user whose AWS and whose proxy lead elsewhere."""
     parts = (root / "layers/core", ROOT / "cli", ROOT / "local")
     return {
         "PATH": os.environ["PATH"],
         "PYTHONPATH": os.pathsep.join(map(str, parts)),
         "PYTHONUNBUFFERED": "1",
+        "AWS_PROFILE": "there-is-no-such-profile",
+        "AWS_ENDPOINT_URL": "http://127.0.0.1:1",
         "AWS_ENDPOINT_URL_DYNAMODB": "http://127.0.0.1:1",
+        "AWS_USE_FIPS_ENDPOINT": "true",
+        "HTTP_PROXY": "http://127.0.0.1:1",
     }
 
 
@@ -193,7 +198,7 @@ def test_request_that_waits_is_answered_over_a_deployment(desk: Desk) -> None:
         "-c",
         "import sys, urllib.request as r\n"
         "q = r.Request(sys.argv[1], headers={'authorization': sys.argv[2], 'prefer': 'wait=20'})\n"
-        "print(r.urlopen(q).read().decode())",
+        "print(r.build_opener(r.ProxyHandler({})).open(q).read().decode())",
         f"{desk.plant.local.api_url}/jobs/{job_id}",
         f"Bearer {key}",
     )
@@ -233,7 +238,7 @@ def test_fault_is_told_and_the_next_save_goes_on(
     again = desk.edit("functions/api/app.py", '"""', '"""Saved: ')
 
     assert ": deployed" not in refused
-    assert re.search(r"  functions/api/app\.py: deployed api in", again)
+    assert re.search(r"  functions/api/app\.py(, template\.yaml)?: deployed api", again)
 
 
 def test_burst_of_saves_is_one_deployment(desk: Desk) -> None:
@@ -300,7 +305,7 @@ def test_what_a_handler_raises_is_shown(desk: Desk) -> None:
     ("arguments", "text", "told"),
     [
         (["nothing"], "", "there is no function 'nothing'; there are: api, authorize, "),
-        (["api"], "", "give --event, such as events/api_get_job.json or "),
+        (["api"], "", "give --event, such as events/api_cancel_job.json or "),
         (["api", "--event", "none.json"], "", "none.json: No such file"),
         (["api", "--event", "-"], '{\n"a": }', "standard input:2:6: Expecting value"),
         (["api", "--poll"], "", "no queue feeds api"),
@@ -391,6 +396,25 @@ def test_killed_poller_gives_the_lanes_back(desk: Desk) -> None:
     assert f"process {poller.pid} polls for run_job already" in second.stderr
     assert wait_for(lambda: desk.lane_states() == {"Enabled"}, timeout_s=TIMEOUT_S)
     desk.ran("After the poller was killed")
+
+
+def test_poller_without_its_guard_gives_the_lanes_back(desk: Desk) -> None:
+    with desk.start("-m", "sluiceway_cli", "local", "invoke", "run_job", "--poll") as poller:
+        assert wait_for(lambda: desk.lane_states() == {"Disabled"}, timeout_s=TIMEOUT_S)
+        for guard in children(poller.pid):
+            os.killpg(guard, signal.SIGKILL)
+        poller.send_signal(signal.SIGINT)
+        poller.communicate(timeout=TIMEOUT_S)
+
+    assert desk.lane_states() == {"Enabled"}
+    assert not (desk.plant.folder / "polled-run_job.json").exists()
+
+
+def children(pid: int) -> list[int]:
+    listed = subprocess.run(
+        ["/bin/ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True, check=True
+    ).stdout
+    return [int(line.split()[0]) for line in listed.splitlines() if int(line.split()[1]) == pid]
 
 
 def test_next_up_gives_back_what_nobody_did(desk: Desk) -> None:

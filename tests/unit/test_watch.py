@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import pytest
@@ -122,6 +123,19 @@ def test_return_to_what_is_deployed_deploys_nothing() -> None:
     )
 
     assert saves.run() == [["a"]]
+
+
+def test_return_after_a_deployment_that_broke_off_is_deployed() -> None:
+    saves = Saves(
+        {"a": "2", "b": "1"},
+        {"a": "2", "b": "1"},
+        {"a": "1", "b": "1"},
+        {"a": "1", "b": "1"},
+        {"a": "1", "b": "1"},
+        outcomes=(Outcome(faults=["it ended with -9"], begun=True), GOOD),
+    )
+
+    assert saves.run() == [["a"], ["a"]]
 
 
 @pytest.fixture
@@ -251,6 +265,8 @@ def test_environment_leads_nowhere_but_to_the_emulator(function: Function) -> No
         "AWS_PROFILE": "production",
         "AWS_SESSION_TOKEN": "token",
         "AWS_ENDPOINT_URL_DYNAMODB": "https://dynamodb.us-east-1.amazonaws.com",
+        "HTTPS_PROXY": "http://proxy.example:3128",
+        "http_proxy": "http://proxy.example:3128",
     }
 
     given = invoke.environment(function, ours)
@@ -271,6 +287,20 @@ def test_sample_is_the_event_with_this_stacks_queue(function: Function) -> None:
     event = invoke.event(function, None)
 
     assert event["Records"][0]["eventSourceARN"] == "arn:aws:sqs:us-east-1:1:stack-BatchQueue-1"
+
+
+@pytest.mark.parametrize(
+    "text", ["[]", "null", '{"Records": 5}', '{"Records": [5, {"eventSourceARN": 5}]}']
+)
+def test_event_of_any_form_comes_to_the_handler_as_it_is(function: Function, text: str) -> None:
+    assert invoke.event(function, "-", text) == json.loads(text)
+
+
+def test_event_that_is_no_text_is_told(function: Function, tmp_path: Path) -> None:
+    (tmp_path / "event.json").write_bytes(b"\xff\xfe")
+
+    with pytest.raises(RuntimeError, match=r"event\.json: it is no UTF-8"):
+        invoke.event(function, str(tmp_path / "event.json"))
 
 
 def test_function_without_a_sample_names_those_that_are_near(function: Function) -> None:
