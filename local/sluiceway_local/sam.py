@@ -13,7 +13,7 @@ from typing import Any
 
 from samtranslator.yaml_helper import yaml_parse
 
-from sluiceway_local import emulator, stack, state
+from sluiceway_local import emulator, stack
 from sluiceway_local.state import LocalStack
 
 _CODE = {"AWS::Serverless::Function": "CodeUri", "AWS::Serverless::LayerVersion": "ContentUri"}
@@ -54,7 +54,7 @@ def variables_of(local: LocalStack) -> dict[str, dict[str, str]]:
 
 def main() -> str:
     """The text. Raises SystemExit with what is wrong when nothing runs or nothing is built."""
-    local = state.read()
+    local = stack.running()
     if local is None:
         raise SystemExit("there is no local stack; run: sluiceway local up --detach")
     try:

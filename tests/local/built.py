@@ -19,24 +19,23 @@ def unavailable() -> str | None:
     """Why what was built can't be tried on this machine; None when it can."""
     if not (BUILD / "template.yaml").exists():
         return "nothing is built; run: make build"
-    if _stale():
+    if stale(ROOT):
         return "what is built is older than the sources; run: make build"
     if (sys.platform, platform.machine()) != ("linux", "x86_64"):
         return "what is built is for Linux on x86_64, and this is another machine"
     return None if pythons.find(VERSION) else f"no Python {VERSION} found"
 
 
-def _stale() -> bool:
-    """Whether anything was changed since the build."""
-    built_at = (BUILD / "template.yaml").stat().st_mtime
+def stale(root: Path) -> bool:
+    """Whether anything that the build is made of was changed since."""
+    built_at = (root / ".aws-sam/build/template.yaml").stat().st_mtime
     sources = [
-        ROOT / "template.yaml",
-        *(ROOT / "layers").glob("*/*.txt"),
-        *(ROOT / "functions").glob("*/*.json"),
+        root / "template.yaml",
         *(
             path
-            for folder in ("layers/core", "functions")
-            for path in (ROOT / folder).rglob("*.py")
+            for folder in ("layers", "functions")
+            for path in (root / folder).rglob("*")
+            if path.is_file() and "__pycache__" not in path.parts
         ),
     ]
     return any(path.stat().st_mtime > built_at for path in sources)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
+import pytest
 from samtranslator.yaml_helper import yaml_parse
-from sluiceway_local import sam
+from sluiceway_local import sam, state
+from sluiceway_local.state import LocalStack
+
+from tests.local import built as builds
 
 ROOT = Path(__file__).parents[2]
 FUNCTION = "AWS::Serverless::Function"
@@ -49,3 +54,36 @@ def test_all_else_is_as_it_was_built() -> None:
         assert {
             key: of for key, of in resource.get("Properties", {}).items() if key not in changed
         } == {key: of for key, of in before.get("Properties", {}).items() if key not in changed}
+
+
+def test_stack_that_has_ended_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    state.write(LocalStack("", "http://127.0.0.1:1", "us-east-1", "s", {}, {}, "", 1))
+
+    with pytest.raises(SystemExit, match="there is no local stack"):
+        sam.main()
+
+
+@pytest.mark.parametrize(
+    ("changed", "stale"),
+    [
+        ("layers/trim.py", True),
+        ("layers/core/sluiceway/catalogue.toml", True),
+        ("functions/api/app.py", True),
+        ("functions/api/__pycache__/app.cpython-313.pyc", False),
+        ("docs/local.md", False),
+    ],
+)
+def test_build_is_stale_when_what_it_is_made_of_is_newer(
+    tmp_path: Path,
+    changed: str,
+    stale: bool,  # noqa: FBT001
+) -> None:
+    names = ("template.yaml", "layers/trim.py", ".aws-sam/build/template.yaml", changed)
+    for at_epoch_s, name in enumerate(names):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+        os.utime(path, (at_epoch_s, at_epoch_s))
+
+    assert builds.stale(tmp_path) is stale
