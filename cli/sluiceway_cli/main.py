@@ -323,7 +323,10 @@ def _tell(told: "Told") -> None:
         for fault in outcome.faults:
             click.echo(f"          {fault}")
         return
-    deployed = ", ".join(outcome.deployed) or "nothing: no function's"
+    if not outcome.deployed:
+        click.echo(f"{when}  {changed}: nothing to deploy, no function of the template has it")
+        return
+    deployed = ", ".join(outcome.deployed)
     click.echo(f"{when}  {changed}: deployed {deployed} in {told.took_s:.1f} s")
     if outcome.moved_to:
         click.echo(f"          the API is now {outcome.moved_to}")

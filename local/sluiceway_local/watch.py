@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from stat import S_ISREG
 
 from sluiceway_local import processes
 from sluiceway_local.redeploy import LIBRARY, TEMPLATE, Outcome, Request
@@ -59,9 +60,11 @@ class Files:
                 yield from (Path(folder, name) for name in names if not _of_an_editor(name))
 
     def _digest(self, path: Path) -> str:
-        """Empty when it is gone."""
+        """Empty when it is gone, or no file: a pipe would be waited for, and a device has no end."""
         try:
             stat = path.stat()
+            if not S_ISREG(stat.st_mode):
+                return ""
             seen = (stat.st_mtime_ns, stat.st_size, stat.st_ino)
             known = self._known.get(path)
             if known is None or known[0] != seen:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -157,6 +158,16 @@ def test_sources_are_watched_and_nothing_beside_them(sources: Path) -> None:
         *("catalogue.toml", "functions/api/app.py"),
         *("layers/core/sluiceway/domain/job.py", "template.yaml"),
     }
+
+
+def test_what_is_no_file_is_not_read(sources: Path) -> None:
+    before = Files(sources)()
+    os.mkfifo(sources / "functions/api/pipe")
+    (sources / "functions/api/endless").symlink_to("/dev/zero")
+    (sources / "functions/api/nowhere").symlink_to(sources / "gone")
+    (sources / "functions/api/loop").symlink_to(sources)
+
+    assert Files(sources)() == before
 
 
 def test_file_that_is_touched_has_not_changed(sources: Path) -> None:
