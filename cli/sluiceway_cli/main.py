@@ -299,7 +299,7 @@ def local_up(
             else:
                 local_stack.stay(source)
         except KeyboardInterrupt:
-            local_stack.down()
+            local_stack.down(wait_s=local_stack.OTHERS_S)  # a deployment may be ending
         else:
             click.echo("The emulator has ended.", err=True)
             local_stack.clear()

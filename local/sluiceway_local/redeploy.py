@@ -175,6 +175,7 @@ def redeploy(request: Request) -> Outcome:
             vendor_url=request.vendor_url,
             catalogue=root / request.catalogue if request.catalogue else None,
             folder=Path(request.folder),
+            wait_s=stack.OTHERS_S,
         )
     except Exception as error:  # noqa: BLE001 - the boundary: it is told, and the next save goes on
         refused = isinstance(error, (state.BusyError, ConfigurationError))

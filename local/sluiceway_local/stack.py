@@ -40,6 +40,8 @@ DEFAULT_CATALOGUE = Path(__file__).with_name("catalogue.toml")
 FAKE_VENDOR_KEY = "local-vendor-key"
 SIMULATOR_TIMEOUT_S = 20.0
 STAY_PAUSE_S = 1.0
+OTHERS_S = 60.0
+"""For which whoever stays waits for an `up`, a `down` or an `invoke` of somebody else."""
 TIDY_EACH_S = 30.0
 BUILT_PYTHON = "3.13"
 """Of the template's runtime."""
@@ -68,16 +70,17 @@ def up(
     say: Callable[[str], None] = lambda _: None,
     folder: Path = state.FOLDER,
     python: str = sys.executable,
+    wait_s: float = 0.0,
 ) -> LocalStack:
     """Starts what isn't running, deploys, and writes `.sluiceway/local.json`.
 
     On a running stack only the deployment is repeated, and the data stays; so does what was pushed,
-    unless `catalogue` is given.
+    unless `catalogue` is given. Another that is at work on the stack is waited for, for `wait_s`.
     Raises RuntimeError or ConfigurationError with what is wrong, and leaves nothing half-started.
     """
     if vendor_url is not None and not re.fullmatch(r"(?i:https?)://[^\s\"\\\\]+", vendor_url):
         raise RuntimeError(f"{vendor_url!r} is no URL of a vendor")
-    with state.locked(folder):
+    with state.locked(folder, wait_s=wait_s):
         return _up(source, port, vendor_url, catalogue, say, folder, python)
 
 
@@ -141,9 +144,12 @@ def _up(
         raise
 
 
-def down(folder: Path = state.FOLDER) -> list[str]:
-    """Stops what `up` started, and gives the names of what was still running."""
-    with state.locked(folder):
+def down(folder: Path = state.FOLDER, *, wait_s: float = 0.0) -> list[str]:
+    """Stops what `up` started, and gives the names of what was still running.
+
+    Another that is at work on the stack is waited for, for `wait_s`.
+    """
+    with state.locked(folder, wait_s=wait_s):
         running = _still_running(state.read_running(folder))
         for process in running.processes.values():
             process.stop()

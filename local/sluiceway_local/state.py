@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
+from sluiceway_local import processes
 from sluiceway_local.processes import Process
 
 FOLDER = Path(".sluiceway")
@@ -71,15 +72,22 @@ class BusyError(RuntimeError):
 
 
 @contextmanager
-def locked(folder: Path = FOLDER) -> Iterator[None]:
-    """One `up` or `down` at a time in a folder. Raises BusyError while another is at it."""
+def locked(folder: Path = FOLDER, *, wait_s: float = 0.0) -> Iterator[None]:
+    """One `up` or `down` at a time in a folder. Raises BusyError if another is at it for longer."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise BusyError("another `sluiceway local` is at work in this folder") from None
+        if not processes.wait_for(lambda: _lock(file), timeout_s=wait_s):
+            raise BusyError("another `sluiceway local` is at work in this folder")
         yield
+
+
+def _lock(file: IO[str]) -> bool:
+    """Whether it is ours now."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def forget(folder: Path = FOLDER) -> None:

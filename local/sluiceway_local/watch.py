@@ -60,7 +60,7 @@ class Files:
                 yield from (Path(folder, name) for name in names if not _of_an_editor(name))
 
     def _digest(self, path: Path) -> str:
-        """Empty when it is gone, or no file: a pipe would be waited for, and a device has no end."""
+        """Empty when it is gone, or no file: a pipe may never speak, and a device never end."""
         try:
             stat = path.stat()
             if not S_ISREG(stat.st_mode):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
@@ -38,6 +39,16 @@ def test_lock_lets_one_at_a_time_into_a_folder(tmp_path: Path) -> None:
 
     with state.locked(tmp_path):
         pass
+
+
+def test_lock_waits_for_who_has_it(tmp_path: Path) -> None:
+    mine = state.locked(tmp_path)
+    mine.__enter__()
+    freed = threading.Timer(0.2, lambda: mine.__exit__(None, None, None))
+    freed.start()
+
+    with state.locked(tmp_path, wait_s=20):
+        freed.join()
 
 
 def test_end_of_the_emulator_is_no_fault_of_whoever_waited_for_it(tmp_path: Path) -> None:
