@@ -41,6 +41,7 @@ def stage(request: pytest.FixtureRequest, _nobodys_account: None) -> Iterator[St
         caller, region = _caller()
         if endpoint_url is None:
             reason = switch.refusal(os.environ.get(switch.VARIABLE), caller["Account"])
+            reason = reason or switch.elsewhere(_endpoint_urls())
             if reason is not None:
                 pytest.exit(reason, switch.NOT_ASKED)
         if not stages.BUILT.exists():
@@ -63,6 +64,14 @@ def _caller() -> tuple[dict[str, str], str]:
         return boto3.client("sts").get_caller_identity(), region
     except (BotoCoreError, ClientError) as error:
         pytest.exit(f"AWS doesn't say whose credentials these are: {error}", switch.NOT_ASKED)
+
+
+def _endpoint_urls() -> dict[str, str]:
+    """Where each service is looked for, by the environment and the profile."""
+    return {
+        service: boto3.client(service).meta.endpoint_url  # type: ignore[call-overload]
+        for service in switch.SERVICES
+    }
 
 
 def _write(made: Stage, caller: dict[str, str]) -> Path:

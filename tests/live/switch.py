@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from sluiceway_cli import costs
 
@@ -43,6 +44,23 @@ def refusal(wanted: str | None, account: str) -> str | None:
         )
     if wanted != account:
         return f"{VARIABLE} is {wanted}, and these credentials are of the account {account}"
+    return None
+
+
+SERVICES = ("sts", "cloudformation", "dynamodb", "lambda", "s3", "sqs")
+"""Whose endpoints are looked at: one for all is found at the first of them."""
+
+AWS_DOMAINS = (".amazonaws.com", ".amazonaws.com.cn", ".api.aws")
+
+
+def elsewhere(endpoint_urls: Mapping[str, str]) -> str | None:
+    """Why a run on these endpoints, by service, wouldn't be one on AWS; None: it is."""
+    for service, url in endpoint_urls.items():
+        if not (urlsplit(url).hostname or "").endswith(AWS_DOMAINS):
+            return (
+                f"{service} is at {url}, which isn't AWS: unset AWS_ENDPOINT_URL and its like, "
+                "or rehearse by --live-endpoint"
+            )
     return None
 
 

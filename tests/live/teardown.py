@@ -2,8 +2,8 @@
 
     python -m tests.live.teardown sluiceway-live-0123abcd
 
-It may be run again, and on what is half there. It touches nothing whose name doesn't begin with the
-stack's.
+It may be run again, and on what is half there. It touches what CloudFormation lists of the stack,
+and what has the stack's name, alone or with more behind a dash.
 """
 
 from __future__ import annotations
@@ -84,6 +84,8 @@ class Teardown:
         both = (outside(self.stack), self.stack)
         for name in both:
             self._remember(name)
+            if name not in self._ids:
+                self.say(f"there is no stack {name}")
         failed: list[str] = []
         steps: tuple[Callable[[], None], ...] = (
             *(partial(step, name) for name in both for step in (self._free, self._delete_stack)),
@@ -103,6 +105,10 @@ class Teardown:
         for told in failed:
             self.say(f"AWS refused, and nothing came of it: {told}")
         self.say(f"nothing is left of {self.stack}")
+
+    def _ours(self, name: str) -> bool:
+        """Whether a name is the stack's or begins with it; one that goes on is another's."""
+        return name == self.stack or name.startswith(f"{self.stack}-")
 
     # -------------------------------------------------------------------- stacks
 
@@ -253,7 +259,7 @@ class Teardown:
     def _buckets(self) -> list[str]:
         """Of code and of payloads."""
         listed = self.client("s3").list_buckets()["Buckets"]
-        names = {one["Name"] for one in listed if one["Name"].startswith(self.stack)}
+        names = {one["Name"] for one in listed if self._ours(one["Name"])}
         ours = {
             one["PhysicalResourceId"]
             for name in self._resources
@@ -287,7 +293,7 @@ class Teardown:
             role["RoleName"]
             for page in pages
             for role in page["Roles"]
-            if role["RoleName"].startswith(f"{self.stack}-")
+            if self._ours(role["RoleName"])
         ]
 
     def _reset_log_role(self) -> None:
@@ -322,8 +328,8 @@ class Teardown:
             for name in self._resources
             for one in self._of(name, "AWS::ApiGateway::RestApi")
         ]
-        prefixes = [self.stack, f"/aws/lambda/{self.stack}"]
-        prefixes += [f"API-Gateway-Execution-Logs_{api}" for api in apis]
+        prefixes = [f"{self.stack}-", f"/aws/lambda/{self.stack}-"]
+        prefixes += [f"API-Gateway-Execution-Logs_{api}/" for api in apis]
         return sorted(
             group["logGroupName"]
             for prefix in prefixes
@@ -353,14 +359,14 @@ class Teardown:
         """What has the stack's name or tag, of every service that the templates use."""
         yield from self._left_of_stacks()
         for kind, listed in self._by_name():
-            yield from (f"{kind} {name}" for name in listed if name.startswith(self.stack))
+            yield from (f"{kind} {name}" for name in listed if self._ours(name))
         yield from (f"bucket {name}" for name in self._buckets())
         pages = self.client("secretsmanager").get_paginator("list_secrets")
         yield from (
             f"secret {one['Name']}"
             for page in pages.paginate(IncludePlannedDeletion=True)
             for one in page["SecretList"]
-            if self.stack in one["Name"]
+            if any(self._ours(part) for part in one["Name"].split("/"))
             or any(tag == {"Key": TAG, "Value": self.stack} for tag in one.get("Tags", ()))
         )
         yield from (f"log group {group}" for group in self._log_groups())
@@ -432,7 +438,7 @@ class Teardown:
                 raise
             return
         for arn in arns:
-            if not re.search(rf"[:/]{self.stack}", arn) and not any(
+            if not any(self._ours(part) for part in re.split("[:/]", arn)) and not any(
                 names(arn, physical_id) for physical_id in gone
             ):
                 yield f"tagged {arn}"
@@ -489,7 +495,12 @@ def main() -> None:
     """Entry point."""
     try:
         (stack,) = sys.argv[1:]
-        Teardown(stack).run()
+        teardown = Teardown(stack)
+        sts = boto3.client("sts")
+        account = sts.get_caller_identity()["Account"]
+        # In another account or region nothing is found, which isn't that nothing is left.
+        print(f"looking in the account {account}, {sts.meta.region_name}")  # noqa: T201
+        teardown.run()
     except ValueError as error:
         sys.exit(f"{error}\nusage: python -m tests.live.teardown {PREFIX}01234567")
     except (LeftoversError, ClientError, BotoCoreError) as error:

@@ -27,6 +27,9 @@ PARTS = ("layers/core", "cli", "local", "client", "")
 GONE = "sluiceway-live-00000000"
 """A stack that nobody made."""
 
+NEIGHBOUR = f"{GONE}e"
+"""Begins like it, and is another's."""
+
 
 @pytest.fixture(scope="module")
 def endpoint_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
@@ -91,6 +94,14 @@ def test_account_that_was_not_named_gets_nothing(wanted: str | None, endpoint_ur
     assert not emulator.client("s3", endpoint_url).list_buckets()["Buckets"]
 
 
+def test_run_on_an_emulator_is_not_taken_for_one_on_aws(endpoint_url: str) -> None:
+    done = run_live("--live", AWS_ENDPOINT_URL=endpoint_url, SLUICEWAY_LIVE_ACCOUNT="000000000000")
+
+    assert done.returncode == switch.NOT_ASKED
+    assert "isn't AWS" in done.stdout
+    assert not emulator.client("s3", endpoint_url).list_buckets()["Buckets"]
+
+
 def test_teardown_deletes_what_no_stack_knows_of_any_more(endpoint_url: str) -> None:
     client = partial(emulator.client, endpoint_url=endpoint_url)
     s3, secrets, logs = client("s3"), client("secretsmanager"), client("logs")
@@ -108,6 +119,25 @@ def test_teardown_deletes_what_no_stack_knows_of_any_more(endpoint_url: str) -> 
     assert bucket not in str(s3.list_buckets()["Buckets"])
     assert secret not in str(secrets.list_secrets(IncludePlannedDeletion=True)["SecretList"])
     assert group not in str(logs.describe_log_groups()["logGroups"])
+
+
+def test_teardown_leaves_what_only_begins_like_the_stack(endpoint_url: str) -> None:
+    client, said = partial(emulator.client, endpoint_url=endpoint_url), list[str]()
+    s3, logs, iam, sqs = map(client, ("s3", "logs", "iam", "sqs"))
+    bucket, group, role = f"{NEIGHBOUR}-code", f"/aws/lambda/{NEIGHBOUR}-x", f"{NEIGHBOUR}-role"
+    s3.create_bucket(Bucket=bucket)
+    logs.create_log_group(logGroupName=group)
+    iam.create_role(RoleName=role, AssumeRolePolicyDocument="{}")
+    url = sqs.create_queue(QueueName=f"{NEIGHBOUR}-queue")["QueueUrl"]
+
+    Teardown(GONE, say=said.append, client=client, settle_s=0).run()
+
+    assert said[:2] == [f"there is no stack {name}" for name in (f"{GONE}-outside", GONE)]
+    # Each of these fails when it is gone.
+    s3.delete_bucket(Bucket=bucket)
+    logs.delete_log_group(logGroupName=group)
+    iam.delete_role(RoleName=role)
+    sqs.delete_queue(QueueUrl=url)
 
 
 def test_teardown_tells_what_it_could_not_delete(endpoint_url: str) -> None:

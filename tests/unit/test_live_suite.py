@@ -39,6 +39,27 @@ def test_run_starts_in_the_account_that_is_named_alone(wanted: str, *, refused: 
     assert (switch.refusal(wanted, CALLER["Account"]) is not None) is refused
 
 
+def test_run_on_endpoints_of_aws_is_one_on_aws() -> None:
+    urls = {
+        "s3": "https://s3.eu-central-1.amazonaws.com",
+        "sts": "https://sts.cn-north-1.amazonaws.com.cn",
+        "sqs": "https://vpce-1.sqs.eu-central-1.vpce.amazonaws.com",
+        "lambda": "https://lambda.eu-central-1.api.aws",
+    }
+
+    assert switch.elsewhere(urls) is None
+
+
+@pytest.mark.parametrize(
+    "url", ["http://127.0.0.1:4566", "https://amazonaws.com.example", "https://notamazonaws.com"]
+)
+def test_endpoint_of_an_emulator_is_told_and_refused(url: str) -> None:
+    refusal = switch.elsewhere({"s3": "https://s3.eu-central-1.amazonaws.com", "sqs": url})
+
+    assert refusal is not None
+    assert url in refusal
+
+
 def test_announcement_names_account_region_cost_and_the_way_back() -> None:
     told = switch.announcement(STACK, CALLER, "eu-central-1")
 
@@ -67,19 +88,31 @@ def test_teardown_refuses_what_is_no_stack_of_the_live_tests(name: str) -> None:
         teardown.Teardown(name)
 
 
+@pytest.mark.parametrize("argument", ["", "sluiceway", "sluiceway-live-0123ABCD"])
+def test_teardown_by_hand_tells_what_it_takes(argument: str) -> None:
+    done = run("tests.live.teardown", argument)
+
+    assert done.returncode == 1
+    assert "usage: python -m tests.live.teardown sluiceway-live-" in done.stderr
+
+
 def test_new_stack_is_one_that_the_teardown_takes() -> None:
     assert teardown.STACK_PATTERN.fullmatch(stage.new_name())
 
 
-def pytest_run(*arguments: str) -> subprocess.CompletedProcess[str]:
+def run(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(  # noqa: S603 - our own command
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments],
+        [sys.executable, "-m", module, *arguments],
         cwd=ROOT,
         env=processes.clean_environment(),
         capture_output=True,
         text=True,
         check=False,
     )
+
+
+def pytest_run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return run("pytest", "-q", "-p", "no:cacheprovider", *arguments)
 
 
 def test_live_tests_skip_unless_they_are_asked_for() -> None:
