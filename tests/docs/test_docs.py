@@ -215,6 +215,14 @@ def test_decision_is_short_and_has_its_parts(document: str) -> None:
 # ------------------------------------------------------------------------------------ template
 
 
+@pytest.mark.parametrize("tool", ["LocalStack", "moto", "SAM"])
+def test_way_from_another_tool_installs_what_it_runs(tool: str) -> None:
+    first, *commands = section(LOCAL, f"If you know {tool}").split("```sh\n")[1].split("\n")
+
+    needed = ".venv/dev" if any("pytest" in command for command in commands) else ".venv/local"
+    assert first.startswith(f"make {needed}")
+
+
 def test_parameters_are_documented_with_their_defaults() -> None:
     documented = {
         (names_in(row[0])[0], names_in(row[1])[0])
