@@ -217,9 +217,11 @@ def test_decision_is_short_and_has_its_parts(document: str) -> None:
 
 @pytest.mark.parametrize("tool", ["LocalStack", "moto", "SAM"])
 def test_way_from_another_tool_installs_what_it_runs(tool: str) -> None:
-    first, *commands = section(LOCAL, f"If you know {tool}").split("```sh\n")[1].split("\n")
+    way = text_of(LOCAL).split(f"### If you know {tool}\n")[1].split("\n#")[0]
 
-    needed = ".venv/dev" if any("pytest" in command for command in commands) else ".venv/local"
+    first, commands = way.split("```sh\n")[1].split("\n", 1)
+
+    needed = ".venv/dev" if "pytest" in commands else ".venv/local"
     assert first.startswith(f"make {needed}")
 
 

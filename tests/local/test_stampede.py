@@ -30,6 +30,9 @@ AT_ONCE = 12
 """More in flight only wait longer in the emulator."""
 
 SLOW_S = 4
+HELD_S = 12
+"""Longer than a worker takes to start, so that it meets the lease of another that is at work."""
+
 OLD, NEW = "the old answer", "the new answer"
 
 
@@ -39,13 +42,13 @@ def plant(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plant]:
         yield made
 
 
-def cached(plant: Plant, prompt: str) -> str:
+def cached(plant: Plant, prompt: str, *, slow_s: float = SLOW_S) -> str:
     """The cache key of an entry that the first call to the vendor left; the next one is slow."""
     plant.vendor_fails(prompt, text=OLD)
     row = plant.until(plant.submit(prompt, model="news"), "completed")
     assert plant.calls(prompt)["calls"] == 1
     plant.vendor_recovers()
-    plant.vendor_fails(prompt, text=NEW, delay_s=SLOW_S)
+    plant.vendor_fails(prompt, text=NEW, delay_s=slow_s)
     return str(row["cache_key"])
 
 
@@ -131,7 +134,7 @@ def test_readers_at_hard_expiry_get_one_job(plant: Plant) -> None:
 
 @pytest.mark.proves(3)
 def test_hard_expiry_during_a_refresh_asks_the_vendor_once(plant: Plant) -> None:
-    cache_key = cached(plant, "Refreshed too late")
+    cache_key = cached(plant, "Refreshed too late", slow_s=HELD_S)
     plant.entry_expires(cache_key, soft_in_s=-1, hard_in_s=300)
     plant.acme.post("/jobs", json={"model": "news", "input": "Refreshed too late"})
     plant.calls_begun("Refreshed too late", at_least=2)
