@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -72,9 +74,39 @@ def test_handler_gets_records_like_those_of_lambda(sqs: Any, queue_url: str) -> 
     assert record.keys() == sample.keys()
     assert record["body"] in BODIES
     assert record["eventSourceARN"].endswith(":lane")
+    assert record["eventSource"] == "aws:sqs"
+    assert record["md5OfBody"] == hashlib.md5(record["body"].encode()).hexdigest()  # noqa: S324
     assert record["attributes"]["ApproximateReceiveCount"] == "1"
     assert {"SentTimestamp", "ApproximateFirstReceiveTimestamp"} <= record["attributes"].keys()
     assert 29_000 < handler.contexts[0].get_remaining_time_in_millis() <= 30_000
+    assert handler.contexts[0].function_name == "run_job"
+
+
+def test_record_has_the_ids_and_the_attributes_of_its_message(sqs: Any) -> None:
+    url = sqs.create_queue(QueueName="lane")["QueueUrl"]
+    sent = sqs.send_message(
+        QueueUrl=url,
+        MessageBody="one",
+        MessageAttributes={"who": {"DataType": "String", "StringValue": "acme"}},
+    )
+    handler = Handler(lambda _: failures())
+
+    Poller(sqs, url, handler, "run_job", 30).once()
+
+    (record,) = handler.events[0]["Records"]
+    assert record["messageId"] == sent["MessageId"]
+    assert record["messageAttributes"] == {"who": {"dataType": "String", "stringValue": "acme"}}
+
+
+def test_poll_waits_as_long_as_it_is_told(sqs: Any, queue_url: str) -> None:
+    asked: list[dict[str, Any]] = []
+    sqs.meta.events.register(
+        "provide-client-params.sqs.ReceiveMessage", lambda params, **_: asked.append(params)
+    )
+
+    Poller(sqs, queue_url, Handler(lambda _: failures()), "run_job", 30).once(wait_s=7)
+
+    assert asked[0]["WaitTimeSeconds"] == 7
 
 
 def test_poll_of_an_empty_queue_calls_nobody(sqs: Any) -> None:
@@ -136,6 +168,6 @@ def test_exception_of_the_handler_keeps_the_batch(sqs: Any, queue_url: str) -> N
 
 
 def test_time_left_of_a_context_ends_at_zero() -> None:
-    context = Context("run_job", 0)
+    context = Context("run_job", 1, began_s=time.monotonic() - 5)
 
     assert context.get_remaining_time_in_millis() == 0
