@@ -102,12 +102,12 @@ def start(home: Path, log: Path) -> tuple[Process, str]:
         env=processes.clean_environment(),
         log=log,
     )
-    ready = processes.wait_for(
-        lambda: _answers(url) or not process.alive(), timeout_s=START_TIMEOUT_S
+    processes.wait_until_ready(
+        process,
+        lambda: _answers(url),
+        timeout_s=START_TIMEOUT_S,
+        failure=f"DynamoDB Local didn't start; see {log}",
     )
-    if not ready or not process.alive():
-        process.stop()
-        raise RuntimeError(f"DynamoDB Local didn't start; see {log}")
     return process, url
 
 

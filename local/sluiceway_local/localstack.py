@@ -58,12 +58,12 @@ def start(log: Path, environment: Path = ENVIRONMENT) -> tuple[Process, str]:
         ),
         log=log,
     )
-    ready = processes.wait_for(
-        lambda: _answers(url) or not process.alive(), timeout_s=START_TIMEOUT_S
+    processes.wait_until_ready(
+        process,
+        lambda: _answers(url),
+        timeout_s=START_TIMEOUT_S,
+        failure=f"LocalStack didn't start; see {log}",
     )
-    if not ready or not process.alive():
-        process.stop()
-        raise RuntimeError(f"LocalStack didn't start; see {log}")
     return process, url
 
 

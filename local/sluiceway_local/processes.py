@@ -68,6 +68,24 @@ def wait_for(happened: Callable[[], bool], *, timeout_s: float, pause_s: float =
     return happened()
 
 
+def wait_until_ready(
+    process: Process, answers: Callable[[], bool], *, timeout_s: float, failure: str
+) -> None:
+    """Returns when it answers; whatever else ends the wait ends the process, Ctrl-C too.
+
+    Raises RuntimeError with `failure` when it ends by itself, or doesn't answer in time.
+    """
+    up = False
+    try:
+        ready = wait_for(lambda: answers() or not process.alive(), timeout_s=timeout_s)
+        up = ready and process.alive()
+    finally:
+        if not up:
+            process.stop()
+    if not up:
+        raise RuntimeError(failure)
+
+
 def clean_environment(**extra: str) -> dict[str, str]:
     """What a child needs of ours: paths, and nothing of the user's AWS account."""
     kept = ("PATH", "HOME", "TMPDIR", "LANG", "SSL_CERT_FILE")

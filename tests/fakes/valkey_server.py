@@ -41,12 +41,12 @@ def start(folder: Path) -> tuple[Process, str]:
         env=processes.clean_environment(),
         log=log,
     )
-    ready = processes.wait_for(
-        lambda: _answers(port) or not process.alive(), timeout_s=START_TIMEOUT_S
+    processes.wait_until_ready(
+        process,
+        lambda: _answers(port),
+        timeout_s=START_TIMEOUT_S,
+        failure=f"{program} didn't start; see {log}",
     )
-    if not ready or not process.alive():
-        process.stop()
-        raise RuntimeError(f"{program} didn't start; see {log}")
     return process, f"valkey://127.0.0.1:{port}"
 
 
