@@ -17,18 +17,18 @@ VERSION = "3.13"
 
 def unavailable() -> str | None:
     """Why what was built can't be tried on this machine; None when it can."""
-    if not (BUILD / "template.yaml").exists():
-        return "nothing is built; run: make build"
-    if stale(ROOT):
-        return "what is built is older than the sources; run: make build"
+    if reason := outdated():
+        return reason
     if (sys.platform, platform.machine()) != ("linux", "x86_64"):
         return "what is built is for Linux on x86_64, and this is another machine"
     return None if pythons.find(VERSION) else f"no Python {VERSION} found"
 
 
-def stale(root: Path) -> bool:
-    """Whether anything that the build is made of was changed since."""
-    built_at = (root / ".aws-sam/build/template.yaml").stat().st_mtime
+def outdated(root: Path = ROOT) -> str | None:
+    """Why what was built isn't what would be built now; None when it is."""
+    build = root / ".aws-sam/build/template.yaml"
+    if not build.exists():
+        return "nothing is built; run: make build"
     sources = [
         root / "template.yaml",
         *(
@@ -38,4 +38,6 @@ def stale(root: Path) -> bool:
             if path.is_file() and "__pycache__" not in path.parts
         ),
     ]
-    return any(path.stat().st_mtime > built_at for path in sources)
+    if any(path.stat().st_mtime > build.stat().st_mtime for path in sources):
+        return "what is built is older than the sources; run: make build"
+    return None

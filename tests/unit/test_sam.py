@@ -64,20 +64,21 @@ def test_stack_that_has_ended_is_told(tmp_path: Path, monkeypatch: pytest.Monkey
         sam.main()
 
 
+OUTDATED = "what is built is older than the sources; run: make build"
+
+
 @pytest.mark.parametrize(
-    ("changed", "stale"),
+    ("changed", "told"),
     [
-        ("layers/trim.py", True),
-        ("layers/core/sluiceway/catalogue.toml", True),
-        ("functions/api/app.py", True),
-        ("functions/api/__pycache__/app.cpython-313.pyc", False),
-        ("docs/local.md", False),
+        ("layers/trim.py", OUTDATED),
+        ("layers/core/sluiceway/catalogue.toml", OUTDATED),
+        ("functions/api/app.py", OUTDATED),
+        ("functions/api/__pycache__/app.cpython-313.pyc", None),
+        ("docs/local.md", None),
     ],
 )
-def test_build_is_stale_when_what_it_is_made_of_is_newer(
-    tmp_path: Path,
-    changed: str,
-    stale: bool,  # noqa: FBT001
+def test_build_is_outdated_when_what_it_is_made_of_is_newer(
+    tmp_path: Path, changed: str, told: str | None
 ) -> None:
     names = ("template.yaml", "layers/trim.py", ".aws-sam/build/template.yaml", changed)
     for at_epoch_s, name in enumerate(names):
@@ -86,4 +87,8 @@ def test_build_is_stale_when_what_it_is_made_of_is_newer(
         path.touch()
         os.utime(path, (at_epoch_s, at_epoch_s))
 
-    assert builds.stale(tmp_path) is stale
+    assert builds.outdated(tmp_path) == told
+
+
+def test_build_that_is_not_there_is_outdated(tmp_path: Path) -> None:
+    assert builds.outdated(tmp_path) == "nothing is built; run: make build"
