@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from sluiceway_local import dynamodb_local, localstack, processes
+from sluiceway_local import dynamodb_local, localstack
 
 from tests.fakes import valkey_server
 from tests.fakes.in_memory import FakeClock, World
@@ -160,7 +160,6 @@ def dynamodb_local_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str
         yield url
     finally:
         process.stop()
-        processes.wait_for(lambda: _let_go(process), timeout_s=10)
 
 
 @pytest.fixture(scope="session")
@@ -174,7 +173,6 @@ def localstack_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield url
     finally:
         process.stop()
-        processes.wait_for(lambda: _let_go(process), timeout_s=10)
 
 
 @pytest.fixture(scope="session")
@@ -188,13 +186,3 @@ def valkey_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield url
     finally:
         process.stop()
-
-
-def _let_go(process: processes.Process) -> bool:
-    """Whether nothing is left of it: the first thread may end before the others do."""
-    process.alive()
-    try:
-        os.kill(process.pid, 0)
-    except ProcessLookupError:
-        return True
-    return False

@@ -23,19 +23,25 @@ class Process:
     def alive(self) -> bool:
         """Whether it still runs."""
         running = _birth(self.pid) == self.born
-        _reap(self.pid)
+        child = _children.get(self)
+        if child is not None and child.poll() is not None:
+            del _children[self]  # only a parent can let go of what has ended
         return running
 
     def stop(self) -> None:
         """Ends it and what it started: politely, then not. Does nothing when it is gone."""
         for how in (signal.SIGTERM, signal.SIGKILL):
-            if not self.alive():
+            if self._gone():
                 return
             try:
                 os.killpg(self.pid, how)
             except ProcessLookupError:
                 return
-            wait_for(lambda: not self.alive(), timeout_s=STOP_TIMEOUT_S)
+            wait_for(self._gone, timeout_s=STOP_TIMEOUT_S)
+
+    def _gone(self) -> bool:
+        """Whether nothing is left of it: its first thread may end before the others do."""
+        return not self.alive() and self not in _children
 
 
 def start(command: Sequence[str], *, env: Mapping[str, str], log: Path) -> Process:
@@ -49,8 +55,9 @@ def start(command: Sequence[str], *, env: Mapping[str, str], log: Path) -> Proce
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-    _children[child.pid] = child
-    return Process(child.pid, _birth(child.pid), command[0])
+    process = Process(child.pid, _birth(child.pid), command[0])
+    _children[process] = child
+    return process
 
 
 def this() -> Process:
@@ -153,12 +160,5 @@ def _birth(pid: int) -> str:
     return "" if state.startswith("Z") else born.strip()
 
 
-def _reap(pid: int) -> None:
-    """Lets go of a child that ended; of others there is nothing to let go."""
-    child = _children.get(pid)
-    if child is not None and child.poll() is not None:
-        del _children[pid]
-
-
-_children: dict[int, subprocess.Popen[bytes]] = {}
-"""Those of this process: only a parent can let go of what has ended."""
+_children: dict[Process, subprocess.Popen[bytes]] = {}
+"""Those of this process that it hasn't let go of."""

@@ -54,3 +54,21 @@ def test_interrupt_while_a_process_starts_stops_it(process: processes.Process) -
         processes.wait_until_ready(process, answers, timeout_s=10, failure="not there")
 
     assert not process.alive()
+
+
+FIRST_THREAD_ENDS = (
+    "import ctypes, threading, time\n"
+    "threading.Thread(target=time.sleep, args=(60,)).start()\n"
+    "ctypes.CDLL(None).pthread_exit(None)\n"
+)
+
+
+def test_stop_leaves_nothing_of_a_process_whose_first_thread_has_ended(tmp_path: Path) -> None:
+    process = processes.start(
+        [sys.executable, "-c", FIRST_THREAD_ENDS], env={}, log=tmp_path / "log"
+    )
+    assert processes.wait_for(lambda: not process.alive(), timeout_s=10)
+
+    process.stop()
+
+    assert process not in processes._children
