@@ -36,6 +36,7 @@ from sluiceway_local.processes import wait_for
 from sluiceway_local.simulator import Simulator
 
 from tests.fakes.appconfig import FakeAppConfig
+from tests.functions.stage import Answer, read_answer, sample
 from tests.template.calls import make_resources
 from tests.template.rendering import SOURCE, render
 
@@ -153,15 +154,6 @@ class Function:
         return False
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """Of the API."""
-
-    status: int
-    headers: dict[str, str]
-    body: Any
-
-
 @dataclass
 class Pair:
     """The resources, the functions and the vendor; every test has prompts of its own."""
@@ -214,12 +206,12 @@ class Pair:
     ) -> Answer:
         """A request as API Gateway passes it on: to the authorizer first, then to the API."""
         authorization = f"Bearer {key or self.keys[tenant]}"
-        asked = _sample("authorize")
+        asked = sample("authorize")
         asked["headers"]["Authorization"] = authorization
         allowed = self.function("authorize")(asked)
         if allowed["policyDocument"]["Statement"][0]["Effect"] != "Allow":
-            return Answer(401, {}, None)
-        event = _sample("api_submit")
+            return Answer(401, {}, "null")
+        event = sample("api_submit")
         path, _, query = path.partition("?")
         event |= {"httpMethod": method, "path": path, "body": None}
         event["queryStringParameters"] = dict(parse_qsl(query)) or None
@@ -231,9 +223,7 @@ class Pair:
             **allowed["context"],
             "principalId": allowed["principalId"],
         }
-        told = (api or self.function("api"))(event)
-        headers = {name.lower(): values[0] for name, values in told["multiValueHeaders"].items()}
-        return Answer(told["statusCode"], headers, json.loads(told["body"]))
+        return read_answer(event, (api or self.function("api"))(event))
 
     def submit(self, prompt: str, *, model: str = "demo-chat", **more: Any) -> str:
         """Submits, and gives the job's id."""
@@ -480,10 +470,6 @@ def _write_local_json(pair: Pair) -> None:
     path = pair.folder / ".sluiceway/local.json"
     path.parent.mkdir()
     path.write_text(json.dumps(target))
-
-
-def _sample(name: str) -> Any:
-    return json.loads((ROOT / f"events/{name}.json").read_text("utf-8"))
 
 
 def _as_lambda_has_it(value: Any) -> Any:
