@@ -12,11 +12,10 @@ import subprocess
 import tarfile
 import tempfile
 import urllib.error
-import urllib.request
 from pathlib import Path
 
 from sluiceway_local import processes, state
-from sluiceway_local.emulator import free_port
+from sluiceway_local.emulator import direct, free_port
 from sluiceway_local.processes import Process
 
 PACKAGE = "amplify-dynamodb-simulator@2.9.30"
@@ -152,7 +151,7 @@ def _java_version() -> int:
 def _answers(url: str) -> bool:
     """Whether something speaks HTTP there: a plain GET is refused, by DynamoDB itself."""
     try:
-        urllib.request.urlopen(url, timeout=2).close()  # noqa: S310 - our own loopback address
+        direct.open(url, timeout=2).close()
     except urllib.error.HTTPError as refusal:
         refusal.close()
         return True

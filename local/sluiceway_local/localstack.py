@@ -5,11 +5,10 @@ own, which `make .venv-localstack/installed` makes. Run like this, it has no fun
 needs Docker, and no tables, for which it fetches DynamoDB Local: see dynamodb_local.py.
 """
 
-import urllib.request
 from pathlib import Path
 
 from sluiceway_local import processes
-from sluiceway_local.emulator import free_port
+from sluiceway_local.emulator import direct, free_port
 from sluiceway_local.processes import Process
 
 ROOT = Path(__file__).parents[2]
@@ -69,7 +68,7 @@ def start(log: Path, environment: Path = ENVIRONMENT) -> tuple[Process, str]:
 
 def _answers(url: str) -> bool:
     try:
-        urllib.request.urlopen(f"{url}/_localstack/health", timeout=2).close()  # noqa: S310 - our own loopback address
+        direct.open(f"{url}/_localstack/health", timeout=2).close()
     except OSError:
         return False
     return True
